@@ -1,0 +1,1 @@
+"""Is your speculative decoder lossless, and how much faster will it be on your traffic?"""

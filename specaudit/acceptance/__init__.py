@@ -1,0 +1,1 @@
+"""Prompts, scoring, the walk over depths and the acceptance profile that comes out of them."""

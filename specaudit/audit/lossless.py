@@ -1,0 +1,219 @@
+"""The audit of transcripts against the target's weights: is this the target's own distribution?"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specaudit.audit import greedy, structure
+from specaudit.audit.evidence import Evidence, gather
+from specaudit.audit.noise import Noise, measure_noise
+from specaudit.core.errors import InputError
+from specaudit.core.protocols import CausalModel, Drafter
+from specaudit.core.types import SamplingParams, Transcript
+from specaudit.stats import (
+    MINIMUM_PAIRS,
+    MINIMUM_PER_BIN,
+    MINIMUM_TOKENS_CRAMER_VON_MISES,
+    EProcess,
+    chi_square_uniform,
+    cramer_von_mises_uniform,
+    detectable_contamination,
+    lag_test,
+    log_contamination_eprocess,
+    log_mean_exp,
+    pit_values,
+    split,
+)
+
+MISSED_RATE = 0.05
+BINS = 32
+CAUSES = {
+    "draft": "the output leans towards (or away from) the drafter's own distribution",
+    "sharper": "the output is more, or less, concentrated than the target's distribution",
+    "flatter": "the output is flatter, or less flat, than the target's distribution",
+    "impossible_token": "tokens were emitted to which the target gives no probability",
+    "structure": "the transcripts contradict their own round counts or limits",
+    "greedy": "tokens were emitted that are not the target's argmax, by more than the machine's noise",
+}
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test of the audit: a p-value or a log10 e-value, and whether it passed its share of the error budget."""
+
+    name: str
+    statistic: float
+    flagged: bool
+    p_value: float | None = None
+    log10_e: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+def audit(
+    target: CausalModel,
+    drafter: Drafter | None,
+    transcripts: Sequence[Transcript],
+    *,
+    false_alarm_rate: float = 1e-3,
+    seed: int = 0,
+    progress: Progress = lambda items, _total: items,
+) -> dict[str, Any]:
+    """Tests whether transcripts were drawn from the target's processed distribution.
+
+    Parameters
+    ----------
+    drafter : Drafter, optional
+        Turns the tests towards its distribution, where a broken decoder's output most often leans.
+    transcripts : sequence of Transcript
+        All made under the same sampling parameters but for the seed; never selected by what they contain.
+    false_alarm_rate : float
+        Of the whole audit: the chance to report ``violated`` for a lossless decoder.
+
+    Returns
+    -------
+    dict
+        The figures of ``audit.json``: verdict ``violated``, ``no_violation_found`` or ``inconclusive`` (with
+        ``inconclusive_because``), and the smallest contamination that these tokens would have shown with probability
+        0.95.
+
+    Raises
+    ------
+    InputError
+        If there is no token, sampling parameters differ, or an id is outside the vocabulary.
+    """
+    params = _common_params(target, transcripts)
+    noise = measure_noise(target, transcripts, params)
+    checks = [structure.check(transcripts)]
+    tokens = sum(len(transcript.output_ids) for transcript in transcripts)
+    if params.greedy:
+        outcome, details = greedy.check(target, transcripts, params, noise)
+        tests, log10_e = [Test("greedy", float(outcome), outcome > 0)], None
+        detectable, extra = 1.0 - MISSED_RATE ** (1.0 / tokens), {"greedy": details}
+    else:
+        scored = progress(gather(target, drafter, transcripts, params), len(transcripts))
+        evidence = sorted(scored, key=lambda item: item.index)
+        tests, log10_e, detectable = _sampled(evidence, false_alarm_rate, seed)
+        extra = {"impossible_tokens": int(sum(item.impossible.sum() for item in evidence))}
+    tests += [Test("structure", float(count), count > 0) for count in checks]
+    because = _inconclusive(tests, detectable, noise, transcripts, drafter)
+    flagged = [test for test in tests if test.flagged]
+    verdict = "inconclusive" if because else "violated" if flagged else "no_violation_found"
+    return {
+        "verdict": verdict,
+        "inconclusive_because": because,
+        "tokens": tokens,
+        "transcripts": len(transcripts),
+        "false_alarm_rate": false_alarm_rate,
+        "missed_rate": MISSED_RATE,
+        "log10_e": log10_e,
+        "detectable_contamination": detectable if math.isfinite(detectable) else None,
+        "cause": _cause(flagged) if verdict == "violated" else None,
+        "preserves_target": all(t.engine.get("preserves_target", True) for t in transcripts),
+        "noise": dataclasses.asdict(noise),
+        "tests": [test.as_dict() for test in tests],
+        **extra,
+    }
+
+
+def _common_params(target: CausalModel, transcripts: Sequence[Transcript]) -> SamplingParams:
+    if not any(transcript.output_ids for transcript in transcripts):
+        raise InputError("transcripts", len(transcripts), "hold no output token", "give outputs of at least one token")
+    kinds = {dataclasses.replace(transcript.sampling, seed=0) for transcript in transcripts}
+    if len(kinds) > 1:
+        raise InputError(
+            "transcripts", f"{len(kinds)} settings", "were made under different sampling parameters",
+            "audit one setting at a time",
+        )  # fmt: skip
+    largest = max(max((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
+    if largest >= target.vocabulary:
+        raise InputError(
+            "transcripts", largest, f"a token id is outside the target's vocabulary of {target.vocabulary}",
+            "audit against the model that made them",
+        )  # fmt: skip
+    if not all(transcript.prompt_ids for transcript in transcripts):
+        raise InputError("transcripts", "an empty prompt", "has no token to condition on", "keep the first token")
+    return kinds.pop()
+
+
+def _sampled(evidence: list[Evidence], false_alarm_rate: float, seed: int) -> tuple[list[Test], float, float]:
+    """The tests of sampled output, the mixed e-process's log10 and the detectable contamination."""
+    names = list(evidence[0].directions)
+    processes = {name: _eprocess(evidence, name) for name in names}
+    uniforms = np.random.default_rng(np.random.SeedSequence([seed, 1])).random(sum(len(e.mass) for e in evidence))
+    below, mass, impossible = (np.concatenate([getattr(e, part) for e in evidence]) for part in ("below", "mass", "impossible"))
+    groups = np.concatenate([np.full(len(e.mass), e.index) for e in evidence])
+    u = pit_values(below, mass, uniforms)[~impossible]
+    pit = _pit_tests(u, groups[~impossible])
+    budget = split(false_alarm_rate, [*(f"contamination_{name}" for name in names), *(name for name, _, _ in pit)])
+    tests = [
+        Test(f"contamination_{name}", process.running_max_log_e, process.rejects(budget[f"contamination_{name}"]),
+             log10_e=process.log10_e)
+        for name, process in processes.items()
+    ]  # fmt: skip
+    tests += [Test(name, statistic, p_value <= budget[name], p_value=p_value) for name, statistic, p_value in pit]
+    tests.append(Test("impossible_token", float(impossible.sum()), bool(impossible.any())))
+    leading = f"contamination_{names[0]}"
+    law = functools.reduce(operator.add, (e.directions[names[0]].excess for e in evidence))
+    detectable = detectable_contamination(law, len(mass), budget[leading], MISSED_RATE)
+    mixed = float(log_mean_exp([process.log_e for process in processes.values()])) / math.log(10.0)
+    return tests, mixed, detectable
+
+
+def _eprocess(evidence: list[Evidence], name: str) -> EProcess:
+    parts = (
+        np.concatenate([getattr(e.directions[name], part) for e in evidence])
+        for part in ("ratio", "on_support", "max_ratio")
+    )
+    return log_contamination_eprocess(*parts)
+
+
+def _pit_tests(u: np.ndarray, groups: np.ndarray) -> list[tuple[str, float, float]]:
+    """Those of the three uniformity tests for which there are enough tokens."""
+    results = []
+    bins = min(BINS, len(u) // MINIMUM_PER_BIN)
+    if bins >= 2:
+        results.append(chi_square_uniform(u, bins))
+    if len(u) >= MINIMUM_TOKENS_CRAMER_VON_MISES:
+        results.append(cramer_von_mises_uniform(u))
+    if int((groups[1:] == groups[:-1]).sum()) >= MINIMUM_PAIRS:
+        results.append(lag_test(u, groups))
+    return [(result.name, result.statistic, result.p_value) for result in results]
+
+
+def _inconclusive(
+    tests: list[Test], detectable: float, noise: Noise, transcripts: Sequence[Transcript], drafter: Drafter | None
+) -> str | None:
+    """Why nothing can be said, if so: a hard violation is said in any case."""
+    hard = {"impossible_token", "structure", "greedy"}
+    if any(test.flagged and test.name in hard for test in tests):
+        return None
+    flagged = any(test.flagged for test in tests)
+    if flagged and noise.total_variation > 0.01:
+        return f"the machine's own noise (total variation {noise.total_variation:.3g}) could be what the tests see"
+    if not flagged and not math.isfinite(detectable):
+        return "too few tokens: not even an output drawn from the drafter alone would surely have been found"
+    rounds = [transcript.rounds for transcript in transcripts if transcript.rounds is not None]
+    if drafter is not None and rounds and not any(any(counts) for counts in rounds) and not flagged:
+        return "no drafted token was ever accepted, so speculative decoding was not exercised"
+    return None
+
+
+def _cause(flagged: list[Test]) -> dict[str, str]:
+    """The hard violations first, then the direction with the largest e-value, then the uniformity tests."""
+
+    def rank(test: Test) -> tuple[bool, float]:
+        return test.name in ("structure", "impossible_token", "greedy"), test.log10_e or 0.0
+
+    name = max(flagged, key=rank).name.removeprefix("contamination_")
+    return {"name": name, "text": CAUSES.get(name, "the tokens' probabilities are not spread as the target's would be")}

@@ -1,0 +1,112 @@
+"""``specaudit audit``: is the output the target's own distribution?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specaudit.cli import options as o
+from specaudit.core.errors import InputError
+
+EXIT_CODES = {"no_violation_found": 0, "violated": 1, "inconclusive": 3}
+
+
+def run(
+    target: o.Target,
+    draft: o.MaybeDraft = None,
+    dataset: o.MaybeDataset = None,
+    transcripts: Annotated[Path | None, typer.Option(help="Audit these outputs instead of decoding.")] = None,
+    split: o.Split = None,
+    prompt_column: o.PromptColumn = None,
+    category_column: o.CategoryColumn = None,
+    limit: o.Limit = None,
+    max_prompt_tokens: o.MaxPromptTokens = None,
+    chat: o.Chat = None,
+    k: o.K = 4,
+    temperature: o.Temperature = 0.8,
+    top_k: o.TopK = 0,
+    top_p: o.TopP = 1.0,
+    min_p: o.MinP = 0.0,
+    repetition_penalty: o.RepetitionPenalty = 1.0,
+    max_new_tokens: o.MaxNewTokens = 64,
+    batch_size: o.BatchSize = 8,
+    false_alarm_rate: o.FalseAlarmRate = 1e-3,
+    seed: o.Seed = 0,
+    dtype: o.Dtype = "auto",
+    device: o.Device = "auto",
+    allow_pickle: o.AllowPickle = False,
+    out: o.OutFile = None,
+    as_json: o.Json = False,
+) -> int:
+    """Audit the own decoder on a data set, or anybody's transcripts against the target's weights."""
+    from specaudit.cli import setting
+    from specaudit.cli.console import progress, show
+    from specaudit.core.artifacts import check_writable, with_schema, write_json
+
+    params = setting.sampling(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
+    )
+    if (transcripts is None) == (dataset is None):
+        given = "both" if dataset is not None else "neither"
+        raise InputError("--dataset, --transcripts", given, "exactly one is needed", "give one of them")
+    if dataset is not None and draft is None:
+        raise InputError("--draft", None, "the own decoder needs a drafter", "give one, or --transcripts")
+    if not 0 < false_alarm_rate <= 0.5:
+        raise InputError("--false-alarm-rate", false_alarm_rate, "must be above 0 and at most 0.5", "use 0.001")
+    for argument, value in (("--k", k), ("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
+        o.check_least(argument, value, 1)
+    if out is not None:
+        check_writable("--out", out, folder=False)
+    outputs, chosen = None, None
+    if transcripts is not None:
+        from specaudit.engines.transcripts import read
+
+        outputs = list(read(transcripts))  # before the models: a bad file should cost no loading
+    pair = setting.load(target, draft, dtype, device, allow_pickle)
+    from specaudit.acceptance.pair import decode_prompts, limits_of
+    from specaudit.audit.lossless import audit
+
+    if outputs is None:
+        assert dataset is not None
+        chosen = setting.prompts(
+            pair, dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit,
+            seed=seed, chat=chat, max_prompt_tokens=max_prompt_tokens,
+        )  # fmt: skip
+        outputs = decode_prompts(
+            pair, chosen, params, limits_of(pair.target, max_new_tokens), k=k, batch_size=batch_size,
+            progress=progress("decode"),
+        )  # fmt: skip
+    result = audit(
+        pair.target, pair.drafter, outputs, false_alarm_rate=false_alarm_rate, seed=seed, progress=progress("score")
+    )
+    facts: dict[str, Any] = {"k": k if chosen else None, "transcripts_file": str(transcripts) if transcripts else None}
+    artifact = with_schema("audit", result, setting.provenance(pair, chosen, outputs[0].sampling, **facts))
+    if out is not None:
+        write_json(out, artifact)
+    show(artifact, lambda: print_audit(result), as_json)
+    return EXIT_CODES[result["verdict"]]
+
+
+def print_audit(result: dict[str, Any]) -> None:
+    from specaudit.cli.console import figure, table
+
+    columns = ("test", "statistic", "p-value", "log10 e", "flagged")
+    rows = [
+        (t["name"], t["statistic"], t.get("p_value"), t.get("log10_e"), "yes" if t["flagged"] else "no")
+        for t in result["tests"]
+    ]
+    table(f"audit of {result['tokens']} tokens", columns, rows)
+    print(f"verdict: {result['verdict']} (false-alarm rate {result['false_alarm_rate']:g})")
+    if result["inconclusive_because"]:
+        print(f"because: {result['inconclusive_because']}")
+    if result["cause"]:
+        print(f"likely cause: {result['cause']['text']}")
+    print(f"smallest contamination these tokens would have shown: {figure(result['detectable_contamination'])}")
+    if "greedy" in result:
+        details = result["greedy"]
+        print(f"near ties: {details['near_ties']}, defects: {details['defects']}, noise margin {details['noise_margin']:.3g}")
+        for d in details["divergences"]:
+            place = f"transcript {d['transcript']} position {d['position']}"
+            print(f"  {d['kind']} at {place}: emitted {d['emitted']}, argmax {d['argmax']}, margin {d['margin']:.4g} nats")

@@ -1,0 +1,83 @@
+"""``specaudit demo``: everything, on the bundled pair, into a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specaudit.cli import options as o
+
+TEMPERATURE = 0.8
+MAX_NEW_TOKENS = 64
+K_MAX = 8
+
+
+def run(
+    out: Annotated[Path, typer.Option(help="Folder of the report and its artifacts.")] = Path("specaudit-demo"),
+    seed: o.Seed = 0,
+    as_json: o.Json = False,
+) -> int:
+    """Profile, measure, predict, audit and bench the bundled pair, and decide."""
+    from specaudit.cli import setting
+    from specaudit.cli.console import note, progress, show
+    from specaudit.core.artifacts import check_writable, machine, with_schema, write_json
+    from specaudit.report import decide, exit_code, load_policy, render, summary_text
+
+    params = setting.sampling(temperature=TEMPERATURE, seed=seed)
+    check_writable("--out", out, folder=True)
+    pair = setting.load("zoo:tiny", "zoo:tiny", "float32", "cpu", False)
+    import numpy as np
+
+    from specaudit.acceptance.pair import decode_prompts, limits_of
+    from specaudit.acceptance.profile import profile_outputs, write
+    from specaudit.audit.lossless import audit
+    from specaudit.cost.bench import Known, bench_with_prediction
+    from specaudit.cost.measure import Plan, measure
+    from specaudit.cost.predict import predict
+
+    assert pair.drafter is not None
+    chosen = setting.prompts(
+        pair, "zoo:prompts", split=None, prompt_column=None, category_column=None, limit=None, seed=seed, chat=None,
+        max_prompt_tokens=None,
+    )  # fmt: skip
+    where_from = setting.provenance(pair, chosen, params, max_new_tokens=MAX_NEW_TOKENS)
+    limits = limits_of(pair.target, MAX_NEW_TOKENS)
+
+    note("1/5 profile: the target's own outputs, scored once for every k")
+    outputs = decode_prompts(pair, chosen, params, limits, batch_size=16, progress=progress("generate"))
+    profile, figures = profile_outputs(
+        pair.target, pair.drafter, outputs, MAX_NEW_TOKENS, seed=seed, progress=progress("score")
+    )
+    note("2/5 measure: what a round costs on this machine")
+    context = int(figures["mean_context"])
+    costs = measure(
+        pair.target, pair.drafter, chosen.ids, params, Plan(k=K_MAX, contexts=(context,)), progress("measure")
+    )
+    prediction = predict(profile, figures, costs, np.random.default_rng(seed))
+    best = prediction["best"]["k"]
+    note(f"3/5 audit: the speculative decoder's own outputs at k = {best}")
+    drafted = decode_prompts(pair, chosen, params, limits, k=best, batch_size=16, progress=progress("decode"))
+    audited = audit(pair.target, pair.drafter, drafted, seed=seed, progress=progress("score"))
+    note("4/5 bench: baseline and speculative decoding in turn")
+    rows, _ = bench_with_prediction(
+        pair.target, pair.drafter, chosen.ids[::3], [params], limits, [best], 1, Known(profile, figures, costs), progress
+    )
+    measured: dict[str, Any] = {"target": pair.target.name, "draft": pair.drafter.name, "mode": "eager", "rows": rows}
+    note("5/5 report")
+    artifacts = {
+        name: with_schema(name, payload, where_from)
+        for name, payload in (
+            ("profile", figures), ("costs", costs), ("prediction", prediction), ("audit", audited), ("bench", measured),
+        )  # fmt: skip
+    }
+    decision = decide(**artifacts, policy=load_policy(None), machine=machine())
+    decision = {**decision, "provenance": where_from}
+    render(decision, **artifacts, out=out)
+    write(out / "profile", profile, figures, where_from)
+    for name in ("costs", "audit", "bench"):
+        write_json(out / f"{name}.json", artifacts[name])
+    show(with_schema("report", decision, where_from), lambda: print(summary_text(decision)), as_json)
+    note(f"the report is {out / 'index.html'}")
+    return exit_code(decision["decision"])

@@ -1,0 +1,67 @@
+"""From options to loaded models and prompts: what every command that runs a model begins with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from specaudit.cli.console import note
+from specaudit.cli.options import check_least
+from specaudit.core.errors import InputError
+from specaudit.core.types import SamplingParams
+
+if TYPE_CHECKING:
+    from specaudit.acceptance.pair import Pair, PromptSet
+
+
+def sampling(**options: Any) -> SamplingParams:
+    """Sampling parameters whose errors name the option and not the field."""
+    try:
+        return SamplingParams(**options)
+    except InputError as error:
+        name = "--" + error.argument.replace("_", "-")
+        raise InputError(name, error.value, error.problem, error.remedy) from None
+
+
+def load(target: str, draft: str | None, dtype: str, device: str, allow_pickle: bool) -> Pair:
+    quieten()
+    from specaudit.acceptance.pair import load_pair
+
+    return load_pair(target, draft, dtype=dtype, device=device, allow_pickle=allow_pickle)
+
+
+def prompts(
+    pair: Pair, dataset: str, *, split: str | None, prompt_column: str | None, category_column: str | None,
+    limit: int | None, seed: int, chat: bool | None, max_prompt_tokens: int | None,
+) -> PromptSet:  # fmt: skip
+    from specaudit.acceptance.pair import encode
+    from specaudit.acceptance.workloads import load_workload
+
+    check_least("--max-prompt-tokens", max_prompt_tokens, 1)
+    workload = load_workload(
+        dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed
+    )
+    chosen = encode(workload, pair.target, chat=chat, max_prompt_tokens=max_prompt_tokens)
+    for reason, count in chosen.skipped.items():
+        note(f"left out {count} rows of {chosen.name}: {reason}")
+    return chosen
+
+
+def provenance(pair: Pair, prompts: PromptSet | None, params: SamplingParams | None, **facts: Any) -> dict[str, Any]:
+    from specaudit.core.artifacts import provenance as where_from
+
+    if prompts is not None:
+        facts = {
+            "dataset": prompts.name, "dataset_fingerprint": prompts.fingerprint, "prompts": len(prompts.ids),
+            "skipped": prompts.skipped, **facts,
+        }  # fmt: skip
+    if params is not None:
+        facts = {"sampling": dataclasses.asdict(params), "seed": params.seed, **facts}
+    return where_from(**pair.facts, **facts)
+
+
+def quieten() -> None:
+    """Library chatter has no place between a command and its result; their errors still show."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()

@@ -1,0 +1,1 @@
+"""Value types, protocols, sampling parameters, artifact schemas and errors. Imports nothing else of specaudit."""

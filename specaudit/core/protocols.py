@@ -1,0 +1,146 @@
+"""What the decode loop asks of a target, a drafter and a verifier, and what those ask of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from specaudit.core.sequences import Sequence_
+    from specaudit.core.types import Proposal, Replay, SamplingParams, Verification
+
+
+class CausalModel(Protocol):
+    """A causal language model with weights in memory, which can open batches of cached rows."""
+
+    name: str
+    tokenizer: Any
+    vocabulary: int
+    max_context: int
+    end_ids: frozenset[int]
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype_name(self) -> str: ...
+
+    def open_rows(self, batch: int, capacity: int) -> CachedRows:
+        """A batch of empty cache rows, each with room for ``capacity`` tokens."""
+        ...
+
+    def score_full(
+        self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], first: int = 0
+    ) -> Float[Tensor, "batch kept vocab"]:
+        """Logits at positions ``first`` and after of right-padded sequences, in one pass without the row cache."""
+        ...
+
+    def conditionals(
+        self, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
+    ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
+        """Processed distributions at every output token of ``(prompt, output)`` pairs, in scoring order."""
+        ...
+
+
+class CachedRows(Protocol):
+    """The key and value cache of a batch. A row's committed length moves apart from its neighbours'."""
+
+    lengths: list[int]
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Fills empty rows with prompts of different lengths, in one right-padded pass, and commits them."""
+        ...
+
+    def forward(self, tokens: Int[Tensor, "batch width"]) -> Float[Tensor, "batch width vocab"]:
+        """Logits of ``tokens`` placed after each row's committed length; commits nothing."""
+        ...
+
+    def commit(self, counts: Sequence[int]) -> None:
+        """Keeps the first ``counts[row]`` of the tokens just given and forgets the others, without a copy."""
+        ...
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        """Sets each row's committed length, at most what it holds."""
+        ...
+
+    def keep(self, rows: list[int]) -> None:
+        """Drops every row that is not named, in the order given."""
+        ...
+
+
+class Target(Protocol):
+    """The model whose distribution is the truth, over a batch of rows."""
+
+    vocabulary: int
+    max_context: int
+    device: torch.device | str
+
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
+        """Reads each prompt but for its last token, which becomes the root of the first round."""
+        ...
+
+    def score(self, proposal: Proposal | None) -> Float[Tensor, "batch nodes vocab"]:
+        """The processed distribution at the root and at every proposed node: ``nodes = width + 1``."""
+        ...
+
+    def commit(self, accepted: Sequence[int], emitted: Sequence[Sequence[int]]) -> None:
+        """Keeps the cache rows of the root and of each row's accepted path; the last emitted token is the next root."""
+        ...
+
+    def keep(self, rows: list[int]) -> None: ...
+
+
+class Drafter(Protocol):
+    """Proposes tokens that the target is likely to produce.
+
+    ``hidden_layers`` names the target's hidden states that the drafter reads, by layer; most read none.
+    """
+
+    name: str
+    hidden_layers: tuple[int, ...]
+
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
+        """Reads the prompts of a new batch."""
+        ...
+
+    def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
+        """Up to ``limits[row]`` tokens a row, drawn with the row's own uniforms."""
+        ...
+
+    def observe(self, emitted: Sequence[Sequence[int]]) -> None:
+        """Learns what each row emitted in the round: accepted tokens, then the extra one."""
+        ...
+
+    def keep(self, rows: list[int]) -> None:
+        """Drops every row that is not named."""
+        ...
+
+    def replay(
+        self, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
+    ) -> Iterator[tuple[int, Replay]]:
+        """What it would have proposed along finished ``(prompt, output)`` pairs, in scoring order."""
+        ...
+
+
+class Verifier(Protocol):
+    """Decides what of a proposal is accepted: a pure function of probabilities and uniforms.
+
+    ``preserves_target`` is False for every lossy rule, and a run that uses one is never reported as lossless.
+    """
+
+    name: str
+    preserves_target: bool
+
+    def __call__(
+        self,
+        target_probs: Float[Tensor, "batch nodes vocab"],
+        proposal: Proposal | None,
+        uniforms: Float[Tensor, "batch nodes"],
+    ) -> Verification: ...
+
+
+LoadModel = Callable[[str], CausalModel]

@@ -1,0 +1,166 @@
+"""The values that stages hand to each other. Nothing here imports torch when it is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from specaudit.core.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The map from logits to the distribution that must be preserved, in the order of transformers' ``generate``.
+
+    Penalties, then temperature, top_k, top_p and min_p. ``temperature = 0`` is greedy decoding, which keeps only the
+    penalties. ``repetition_penalty`` is Keskar et al. (arXiv:1909.05858), over prompt and output; ``presence_penalty``
+    and ``frequency_penalty`` are subtracted from the logits of tokens in the output, once or per occurrence.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks = [
+            ("temperature", self.temperature >= 0, "must be zero (greedy) or more", "use 0 or, for example, 0.8"),
+            ("top_k", self.top_k >= 0, "must be zero (off) or more", "use 0 or, for example, 50"),
+            ("top_p", 0 < self.top_p <= 1, "must be above 0 and at most 1", "use 1 (off) or, for example, 0.9"),
+            ("min_p", 0 <= self.min_p < 1, "must be at least 0 and below 1", "use 0 (off) or, for example, 0.05"),
+            ("repetition_penalty", self.repetition_penalty > 0, "must be above 0", "use 1 (off) or, for example, 1.1"),
+            ("seed", self.seed >= 0, "must be zero or more", "use a non-negative integer"),
+        ]
+        for name, passed, problem, remedy in checks:
+            if not (passed and math.isfinite(getattr(self, name))):
+                raise InputError(name, getattr(self, name), problem, remedy)
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(name, getattr(self, name), "must be a finite number", "use 0 (off)")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The transcript schema's mapping: penalties appear only where one is on."""
+        out = dataclasses.asdict(self)
+        if not self.penalised:
+            for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+                del out[name]
+        return out
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a drafter proposes for each row of a batch: a chain of tokens after the row's last committed token.
+
+    Attributes
+    ----------
+    tokens : Int[Tensor, "batch width"]
+        Proposed ids; entries at or beyond a row's length are padding.
+    lengths : tuple of int
+        How many of them are proposed, a number a row, between 0 and ``width``.
+    draft_probs : Float[Tensor, "batch width vocab"] or "point_mass"
+        For each node the distribution that its token was really drawn from: dense, or one at the token itself.
+    """
+
+    tokens: Int[Tensor, "batch width"]
+    lengths: tuple[int, ...]
+    draft_probs: Float[Tensor, "batch width vocab"] | Literal["point_mass"]
+
+    @property
+    def width(self) -> int:
+        return self.tokens.shape[1]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a drafter would have proposed along one output, from every token on. One of the two is set.
+
+    Attributes
+    ----------
+    probs : Float[Tensor, "tokens vocab"], optional
+        The law of the drafted token at each output token, where it depends on the prefix alone.
+    chains : Int[Tensor, "tokens depth"], optional
+        The point-mass chain that a round starting at each token would propose, -1 where it proposes nothing.
+    """
+
+    probs: Float[Tensor, "tokens vocab"] | None = None
+    chains: Int[Tensor, "tokens depth"] | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of one round, a row each.
+
+    Attributes
+    ----------
+    accepted : Int[Tensor, "batch"]
+        How many proposed tokens are accepted: the accepted path is the chain's first ``accepted`` tokens.
+    extra_token : Int[Tensor, "batch"]
+        The token that follows them.
+    bonus : Bool[Tensor, "batch"]
+        True where everything proposed was accepted and the extra token is drawn from the target ("bonus"), False
+        where a token was rejected ("residual").
+    """
+
+    accepted: Int[Tensor, " batch"]
+    extra_token: Int[Tensor, " batch"]
+    bonus: Bool[Tensor, " batch"]
+
+    def extra_kind(self, row: int) -> Literal["bonus", "residual"]:
+        return "bonus" if bool(self.bonus[row]) else "residual"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft-and-verify turn of a whole batch: how wide each row's proposal was, what it emitted, and seconds."""
+
+    rows: tuple[int, ...]
+    proposed: tuple[int, ...]
+    emitted: tuple[int, ...]
+    propose_seconds: float
+    score_seconds: float
+    verify_seconds: float
+    total_seconds: float
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One prompt's ids and what an engine made of them. ``rounds`` counts the accepted draft tokens of each round."""
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    sampling: SamplingParams
+    rounds: tuple[int, ...] | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None
+    category: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a row ends: after ``max_new_tokens``, at an end token, at a stop string, or when the context is full."""
+
+    max_new_tokens: int
+    end_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise InputError("max_new_tokens", self.max_new_tokens, "must be at least 1", "use, for example, 64")

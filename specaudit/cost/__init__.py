@@ -1,0 +1,1 @@
+"""What a round costs on this machine, the speedup that follows, and the speedup that is measured."""

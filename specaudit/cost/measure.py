@@ -1,0 +1,141 @@
+"""The cost table: seconds of one round over the seconds of one baseline step, both through the same loop."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specaudit.core.artifacts import machine
+from specaudit.core.protocols import CausalModel, Drafter
+from specaudit.core.types import Limits, Round, SamplingParams
+from specaudit.cost.forced import FixedWidthDrafter, ForcedVerifier
+from specaudit.decode import decode
+from specaudit.models.target import ModelTarget
+from specaudit.stats import median_ratio_interval
+from specaudit.verify import lossless_verifier
+
+WARM_UP_ROUNDS = 3
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure: drafted tokens a round (0..k), batch sizes, context lengths, rounds a run and paired runs."""
+
+    k: int = 8
+    batches: tuple[int, ...] = (1,)
+    contexts: tuple[int, ...] = (128,)
+    rounds: int = 24
+    pairs: int = 5
+
+
+@dataclass(frozen=True)
+class Run:
+    """Medians of one run's full rounds, in seconds."""
+
+    total: float
+    propose: float
+    score: float
+
+
+def measure(
+    model: CausalModel, drafter: Drafter, prompts: Sequence[Sequence[int]], params: SamplingParams, plan: Plan,
+    progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items,
+) -> dict[str, Any]:  # fmt: skip
+    """Measures C(w, B, L) for every drafted width 0..k, batch and context, in pairs of round run and baseline run.
+
+    Parameters
+    ----------
+    prompts : sequence of token id sequences
+        Text to fill the contexts with; repeated as often as it takes.
+    progress : callable
+        Wraps the list of cells, to show how far it is.
+
+    Returns
+    -------
+    dict
+        The figures of ``costs.json``: rows with width (tokens a sequence in the verify pass, k + 1), batch, context,
+        ``round_cost`` in baseline steps with its interval, ``seconds``; ``baseline_seconds`` (one step at the first
+        batch and context), ``draft_cost_ratio`` (one draft step over one baseline step) and ``verify_ratio`` by width.
+    """
+    cells = list(itertools.product(plan.batches, plan.contexts))
+    rows, parts = [], {}
+    generator = np.random.default_rng(params.seed)
+    for batch, context in progress(cells, len(cells)):
+        filled = [_filled(prompts, row, min(context, model.max_context - plan.rounds * (plan.k + 1) - 2)) for row in range(batch)]
+        _run(model, drafter, filled, params, plan.k, WARM_UP_ROUNDS + 1)
+        pairs: dict[int, list[tuple[Run, Run]]] = {width: [] for width in range(plan.k + 1)}
+        for _, drafted in itertools.product(range(plan.pairs), pairs):
+            baseline = _run(model, None, filled, params, 0, plan.rounds)
+            pairs[drafted].append((_run(model, drafter, filled, params, drafted, plan.rounds), baseline))
+        for drafted, runs in pairs.items():
+            rows.append(_row(drafted, batch, context, runs, generator))
+        parts[batch, context] = pairs
+    first = parts[cells[0]]
+    return {
+        "target": model.name,
+        "draft": drafter.name,
+        "mode": "eager",
+        "machine": machine(),
+        "baseline_seconds": float(np.median([base.total for runs in first.values() for _, base in runs])),
+        "draft_cost_ratio": _median_ratio(first[plan.k], lambda run: run.propose / plan.k, lambda base: base.total),
+        "verify_ratio": {
+            str(drafted + 1): _median_ratio(runs, lambda run: run.score, lambda base: base.score)
+            for drafted, runs in first.items()
+            if drafted
+        },
+        "rows": rows,
+    }
+
+
+def _run(
+    model: CausalModel, drafter: Drafter | None, prompts: Sequence[Sequence[int]], params: SamplingParams, drafted: int,
+    rounds: int,
+) -> Run:  # fmt: skip
+    """One decode of about ``rounds`` rounds; only those count that drafted ``drafted`` tokens in every row."""
+    verifier = lossless_verifier(params)
+    forced = None if drafter is None else FixedWidthDrafter(drafter, drafted)
+    tokens = (WARM_UP_ROUNDS + rounds) * (drafted + 2) // 2 + drafted + 1
+    decoded = decode(
+        ModelTarget(model), forced, verifier if drafter is None else ForcedVerifier(verifier), prompts, params,
+        Limits(max_new_tokens=tokens), k=max(1, drafted),
+    )  # fmt: skip
+    full = [r for r in decoded.rounds[WARM_UP_ROUNDS:] if r.proposed == (drafted,) * len(prompts)]
+    return Run(*(_median(full, part) for part in ("total_seconds", "propose_seconds", "score_seconds")))
+
+
+def _median(rounds: Sequence[Round], part: str) -> float:
+    return float(np.median([getattr(round_, part) for round_ in rounds]))
+
+
+def _median_ratio(
+    runs: list[tuple[Run, Run]], top: Callable[[Run], float], bottom: Callable[[Run], float]
+) -> float:
+    return float(np.median([top(run) / bottom(base) for run, base in runs]))
+
+
+def _row(
+    drafted: int, batch: int, context: int, runs: list[tuple[Run, Run]], generator: np.random.Generator
+) -> dict[str, Any]:
+    rounds, baselines = (np.array([pair[side].total for pair in runs]) for side in (0, 1))
+    estimate = median_ratio_interval(rounds, baselines, RESAMPLES, CONFIDENCE, generator)
+    return {
+        "width": drafted + 1, "k": drafted, "batch": batch, "context": context, "round_cost": estimate.ratio,
+        "interval": [estimate.low, estimate.high], "seconds": float(np.median(rounds)),
+        "baseline_seconds": float(np.median(baselines)),
+    }  # fmt: skip
+
+
+def _filled(prompts: Sequence[Sequence[int]], offset: int, length: int) -> list[int]:
+    """``length`` tokens of running text, begun at another prompt for each row."""
+    text: list[int] = []
+    for turn in itertools.count(offset):
+        text.extend(prompts[turn % len(prompts)])
+        if len(text) >= length:
+            return text[: max(1, length)]
+    raise AssertionError("count() never ends")

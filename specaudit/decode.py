@@ -1,0 +1,216 @@
+"""The only decode loop. With no drafter it is the baseline: the same loop, one token a round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import torch
+
+from specaudit.core.errors import InputError
+from specaudit.core.protocols import Drafter, Target, Verifier
+from specaudit.core.sampling import RowUniforms, row_seed
+from specaudit.core.types import Limits, Round, SamplingParams, Transcript, Verification
+
+Ids = Sequence[int]
+Text = Callable[[Ids], str]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A batch's transcripts, in the order of its prompts, the rounds it took and the seconds spent on the prompts."""
+
+    transcripts: list[Transcript]
+    rounds: list[Round]
+    prefill_seconds: float
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(transcript.output_ids) for transcript in self.transcripts)
+
+    @property
+    def decode_seconds(self) -> float:
+        return sum(round_.total_seconds for round_ in self.rounds)
+
+
+@dataclass
+class Row:
+    """One prompt under way."""
+
+    index: int
+    prompt: Ids
+    seed: int
+    budget: int
+    output: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+def decode(
+    target: Target,
+    drafter: Drafter | None,
+    verifier: Verifier,
+    prompts: Sequence[Ids],
+    params: SamplingParams,
+    limits: Limits,
+    *,
+    k: int = 0,
+    seeds: Sequence[int] | None = None,
+    text: Text | None = None,
+) -> Decoded:
+    """Decodes one batch; rows advance by what each accepts and leave the batch when they end.
+
+    Parameters
+    ----------
+    prompts : sequence of token id sequences
+        Each of at least one token.
+    k : int
+        The most tokens drafted a row and round; ignored without a drafter.
+    seeds : sequence of int, optional
+        A seed a row; a row's output depends on it and on the prompt alone. Made from ``params.seed`` by default.
+    text : callable, optional
+        Ids to text, needed for stop strings.
+
+    Raises
+    ------
+    InputError
+        If a prompt is empty or leaves no room in the target's context, or ``k`` is below one with a drafter.
+    """
+    k = _checked(target, drafter, prompts, limits, k, text)
+    seeds = [row_seed(params.seed, row) for row in range(len(prompts))] if seeds is None else seeds
+    rows = [
+        Row(index, prompt, seed, min(limits.max_new_tokens, target.max_context - len(prompt)))
+        for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+    ]
+    everyone = list(rows)
+    clock = _clock(target.device)
+    started = clock()
+    capacity = max(len(row.prompt) + row.budget for row in rows) + k + 1
+    target.start(prompts, params, capacity)
+    if drafter is not None:
+        drafter.start(prompts, params, capacity)
+    streams, rounds = RowUniforms(seeds), []
+    prefill_seconds = clock() - started
+    while rows:
+        begin = clock()
+        uniforms = streams.draw(2 * k + 1, target.device)
+        room = [min(k, row.budget - len(row.output) - 1) for row in rows]
+        proposal = drafter.propose(room, uniforms[:, :k]) if drafter is not None else None
+        proposed = clock()
+        target_probs = target.score(proposal)
+        scored = clock()
+        verification = verifier(target_probs, proposal, uniforms[:, k:])
+        accepted, emitted = _emitted(verification, proposal.tokens if proposal is not None else None)
+        verified = clock()
+        for row, count, tokens in zip(rows, accepted, emitted, strict=True):
+            _append(row, count, tokens, limits, text)
+        target.commit(accepted, emitted)
+        if drafter is not None:
+            drafter.observe(emitted)
+        lengths = proposal.lengths if proposal is not None else (0,) * len(rows)
+        ids, counts = tuple(row.index for row in rows), tuple(len(tokens) for tokens in emitted)
+        rows = _continue(rows, target, drafter, streams)
+        rounds.append(
+            Round(ids, lengths, counts, proposed - begin, scored - proposed, verified - scored, clock() - begin)
+        )
+    return Decoded([_transcript(row, params, drafter, verifier, k) for row in everyone], rounds, prefill_seconds)
+
+
+def decode_batches(
+    target: Target, drafter: Drafter | None, verifier: Verifier, prompts: Sequence[Ids], params: SamplingParams,
+    limits: Limits, *, k: int = 0, batch_size: int = 1, text: Text | None = None,
+) -> Iterator[Decoded]:  # fmt: skip
+    """Decodes all prompts, ``batch_size`` at a time; each row's seed comes from its place among all of them."""
+    for start in range(0, len(prompts), batch_size):
+        batch = prompts[start : start + batch_size]
+        seeds = [row_seed(params.seed, start + offset) for offset in range(len(batch))]
+        yield decode(target, drafter, verifier, batch, params, limits, k=k, seeds=seeds, text=text)
+
+
+def _emitted(
+    verification: Verification, tokens: torch.Tensor | None
+) -> tuple[list[int], list[list[int]]]:
+    """Accepted counts and the tokens of each row's round: its accepted chain, then the extra token."""
+    accepted = verification.accepted.tolist()
+    extra = verification.extra_token.tolist()
+    chains = tokens.tolist() if tokens is not None else [[]] * len(accepted)
+    return accepted, [chain[:count] + [last] for chain, count, last in zip(chains, accepted, extra, strict=True)]
+
+
+def _append(row: Row, accepted: int, tokens: list[int], limits: Limits, text: Text | None) -> None:
+    """Adds a round's tokens to a row and ends it where its rules say so, in mid-round if need be."""
+    before = len(row.output)
+    for token in tokens:
+        row.output.append(token)
+        if token in limits.end_ids or (limits.stop_strings and _stopped(row.output, limits.stop_strings, text)):
+            row.finish_reason = "stop"
+            break
+        if len(row.output) == row.budget:
+            row.finish_reason = "length"
+            break
+    row.accepted.append(min(accepted, len(row.output) - before))
+
+
+def _stopped(output: list[int], stop_strings: Iterable[str], text: Text | None) -> bool:
+    assert text is not None
+    # A string of n bytes spans at most n tokens; a few more keep a tokenizer's leading space out of the way.
+    longest = max(len(string.encode()) for string in stop_strings)
+    tail = text(output[-(longest + 4) :])
+    return any(string in tail for string in stop_strings)
+
+
+def _continue(rows: list[Row], target: Target, drafter: Drafter | None, streams: RowUniforms) -> list[Row]:
+    live = [position for position, row in enumerate(rows) if row.finish_reason is None]
+    if live and len(live) < len(rows):
+        target.keep(live)
+        streams.keep(live)
+        if drafter is not None:
+            drafter.keep(live)
+    return [rows[position] for position in live]
+
+
+def _transcript(row: Row, params: SamplingParams, drafter: Drafter | None, verifier: Verifier, k: int) -> Transcript:
+    engine = {
+        "name": "specaudit", "version": version("specaudit"), "k": k,
+        "method": drafter.name if drafter is not None else "baseline",
+        "verifier": verifier.name, "preserves_target": verifier.preserves_target,
+    }  # fmt: skip
+    return Transcript(
+        prompt_ids=tuple(row.prompt), output_ids=tuple(row.output),
+        sampling=SamplingParams(**{**params.as_dict(), "seed": row.seed}),
+        rounds=tuple(row.accepted), engine=engine, finish_reason=row.finish_reason,
+    )  # fmt: skip
+
+
+def _clock(device: torch.device | str) -> Callable[[], float]:
+    """Seconds, after all queued work of a GPU is done."""
+    if torch.device(device).type != "cuda":
+        return time.perf_counter
+
+    def synchronized() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return synchronized
+
+
+def _checked(
+    target: Target, drafter: Drafter | None, prompts: Sequence[Ids], limits: Limits, k: int, text: Text | None
+) -> int:
+    if not prompts:
+        raise InputError("prompts", 0, "there are no prompts", "give at least one")
+    for index, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise InputError("prompts", f"prompt {index}", "has no tokens", "leave it out, or start it with a token")
+        if len(prompt) >= target.max_context:
+            raise InputError(
+                "prompts", f"prompt {index} of {len(prompt)} tokens", f"the context holds {target.max_context}",
+                "shorten it, or use a model with a longer context",
+            )  # fmt: skip
+    if limits.stop_strings and text is None:
+        raise InputError("text", None, "stop strings need a function from ids to text", "pass the tokenizer's decode")
+    if drafter is not None and k < 1:
+        raise InputError("k", k, "must be at least 1 with a drafter", "use, for example, 4, or no drafter")
+    return k if drafter is not None else 0

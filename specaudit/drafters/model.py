@@ -1,0 +1,114 @@
+"""An independent draft model that proposes a chain, sampled from its own processed distribution.
+
+Leviathan et al. (arXiv:2211.17192) and Chen et al. (arXiv:2302.01318). Costs k passes of the draft a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specaudit.core.protocols import CausalModel, LoadModel
+from specaudit.core.sampling import TokenCounts, penalise, processed_probs, sample
+from specaudit.core.sequences import Sequence_
+from specaudit.core.types import Proposal, Replay, SamplingParams
+
+
+class ModelDrafter:
+    """Implements ``core.protocols.Drafter`` with a second causal model of the same vocabulary.
+
+    Parameters
+    ----------
+    model : CausalModel
+        The draft.
+    vocabulary : int
+        The target's number of logits: the draft's are cut, or padded with impossible tokens, to that.
+    """
+
+    hidden_layers: tuple[int, ...] = ()
+
+    def __init__(self, model: CausalModel, vocabulary: int) -> None:
+        self.model, self.vocabulary, self.name = model, vocabulary, model.name
+
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
+        self.params = params
+        self.rows = self.model.open_rows(len(prompts), capacity)
+        self.rows.read([prompt[:-1] for prompt in prompts])
+        self.drafted = 0
+        # Tokens that are committed and that the draft has not read: the root, and after a full acceptance one before.
+        self.pending = [[prompt[-1]] for prompt in prompts]
+        self.counts = TokenCounts.of(prompts, self.vocabulary, self.model.device) if params.penalised else None
+
+    def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
+        depth = max(limits)
+        if depth == 0:
+            empty = torch.zeros(len(limits), 0, dtype=torch.long, device=self.model.device)
+            return Proposal(empty, tuple(limits), "point_mass")
+        logits = self._read_pending()
+        tokens, probs = [], []
+        for step in range(depth):
+            if step > 0:
+                logits = self.rows.forward(tokens[-1].unsqueeze(1))[:, -1]
+                self.rows.commit([1] * len(limits))
+            if self.params.greedy:
+                tokens.append(self._penalised(logits, tokens).argmax(-1))
+            else:
+                probs.append(processed_probs(self._penalised(logits, tokens), self.params))
+                tokens.append(sample(probs[-1], uniforms[:, step]))
+        self.drafted = depth
+        return Proposal(torch.stack(tokens, 1), tuple(limits), torch.stack(probs, 1) if probs else "point_mass")
+
+    def _read_pending(self) -> Float[Tensor, "batch vocab"]:
+        counts = [len(tokens) for tokens in self.pending]
+        width = max(counts)
+        ids = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in self.pending], device=self.model.device)
+        logits = self.rows.forward(ids)
+        self.rows.commit(counts)
+        self.known = list(self.rows.lengths)
+        last = torch.tensor(counts, device=logits.device) - 1
+        return logits[torch.arange(len(counts), device=logits.device), last]
+
+    def _penalised(self, logits: Float[Tensor, "batch v"], drafted: list[Tensor]) -> Float[Tensor, "batch vocab"]:
+        logits = logits[:, : self.vocabulary].float()
+        if logits.shape[1] < self.vocabulary:
+            logits = pad(logits, (0, self.vocabulary - logits.shape[1]), value=-torch.inf)
+        if self.counts is not None:
+            chain = torch.stack(drafted, 1) if drafted else torch.zeros(len(logits), 0, dtype=torch.long)
+            output = self.counts.along(chain.to(logits.device))[:, -1]
+            logits = penalise(logits, self.counts.prompt, output, self.params)
+        return logits
+
+    def observe(self, emitted: Sequence[Sequence[int]]) -> None:
+        if self.drafted == 0:
+            self.pending = [old + list(new) for old, new in zip(self.pending, emitted, strict=True)]
+        else:
+            # Of the chain the draft has read all but the last token; of the emitted tokens the last is new to it.
+            kept = [min(len(tokens), self.drafted) - 1 for tokens in emitted]
+            self.rows.rewind([known + keep for known, keep in zip(self.known, kept, strict=True)])
+            self.pending = [list(tokens[keep:]) for tokens, keep in zip(emitted, kept, strict=True)]
+        self.drafted = 0
+        if self.counts is not None:
+            for row, tokens in enumerate(emitted):
+                self.counts.add(row, tokens)
+
+    def keep(self, rows: list[int]) -> None:
+        self.rows.keep(rows)
+        self.pending = [self.pending[row] for row in rows]
+        if self.counts is not None:
+            self.counts.keep(rows)
+
+    def replay(
+        self, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
+    ) -> Iterator[tuple[int, Replay]]:
+        """The draft's law depends on the prefix alone, so one pass serves every depth."""
+        for index, probs in self.model.conditionals(sequences, params, self.vocabulary):
+            yield index, Replay(probs=probs)
+
+
+def create(name: str, target: CausalModel, load_model: LoadModel) -> ModelDrafter:
+    """``load_model`` has checked the draft's tokenizer against the target's."""
+    return ModelDrafter(load_model(name), target.vocabulary)

@@ -1,0 +1,1 @@
+"""Transcripts: what any engine made of a prompt, as token ids on disk."""

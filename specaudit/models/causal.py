@@ -1,0 +1,163 @@
+"""A transformers causal language model behind the small interface that decoding and scoring need."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from specaudit.core.errors import InputError
+from specaudit.core.sequences import Sequence_
+from specaudit.core.types import SamplingParams
+from specaudit.models.kv_cache import RowCache
+from specaudit.models.scoring import conditionals
+
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+
+
+class HuggingFaceModel:
+    """Implements ``core.protocols.CausalModel`` for any decoder-only attention model of transformers.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        In evaluation mode, on its device.
+    tokenizer : transformers.PreTrainedTokenizerBase
+    name : str
+        What the user called it.
+    content : str
+        Hash of the weights, for provenance.
+
+    Raises
+    ------
+    InputError
+        If a layer keeps a state that cannot be rewound (recurrent or convolutional layers).
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, content: str) -> None:
+        self.model, self.tokenizer, self.name, self.content = model, tokenizer, name, content
+        self.config = model.config.get_text_config(decoder=True)
+        self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
+        self.max_context = int(getattr(self.config, "max_position_embeddings", None) or 1 << 20)
+        self.end_ids = _end_ids(model, tokenizer)
+        self.layer_types = self._layer_types()
+        parameters = inspect.signature(model.forward).parameters
+        # transformers renamed past_key_values to cache in the 5.x series; both are supported.
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._keeps_logits = "logits_to_keep" in parameters
+
+    def _layer_types(self) -> list[str]:
+        types = list(getattr(self.config, "layer_types", None) or ["full_attention"] * self.config.num_hidden_layers)
+        unknown = sorted(set(types) - ATTENTION_LAYERS)
+        if unknown:
+            raise InputError(
+                "model", self.name, f"its layers of type {', '.join(unknown)} keep a state that cannot be rewound",
+                "use a model whose layers are all attention",
+            )  # fmt: skip
+        return types
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def layer_count(self) -> int:
+        return len(self.layer_types)
+
+    def masks(self, rows: RowCache) -> Any:
+        """One 4D mask, or one for each kind of layer where the model mixes them."""
+        window = getattr(self.config, "sliding_window", None)
+        kinds = set(self.layer_types)
+        if kinds == {"full_attention"}:
+            # Some configurations carry the window without naming the layers; those models apply it to every layer.
+            named = getattr(self.config, "layer_types", None)
+            return rows.causal_mask(None if named else window)
+        by_kind = {kind: rows.causal_mask(window if kind == "sliding_attention" else None) for kind in kinds}
+        return by_kind if len(kinds) > 1 else by_kind.popitem()[1]
+
+    def open_rows(self, batch: int, capacity: int) -> ModelRows:
+        return ModelRows(self, batch, capacity)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Int[Tensor, "batch width"], rows: RowCache, keep: int) -> Float[Tensor, "batch kept v"]:
+        arguments: dict[str, Any] = {self._cache_argument: rows}
+        if self._keeps_logits:
+            arguments["logits_to_keep"] = keep
+        positions = rows.positions().clamp(max=self.max_context - 1)  # padding may lie beyond the context
+        logits = self.model(
+            input_ids=tokens, position_ids=positions, attention_mask=self.masks(rows), use_cache=True, **arguments
+        ).logits
+        return logits[:, -keep:] if keep else logits
+
+    @torch.inference_mode()
+    def score_full(
+        self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], first: int = 0
+    ) -> Float[Tensor, "batch kept vocab"]:
+        """One ordinary forward pass, without the row cache."""
+        mask = torch.arange(ids.shape[1]) < torch.tensor(lengths).unsqueeze(-1)
+        padded = bool((~mask).any())
+        kept = ids.shape[1] - first
+        arguments = {"logits_to_keep": kept} if self._keeps_logits else {}
+        logits = self.model(
+            input_ids=ids.to(self.device), attention_mask=mask.long().to(self.device) if padded else None,
+            use_cache=False, **arguments,
+        ).logits  # fmt: skip
+        return logits[:, -kept:]
+
+    def conditionals(
+        self, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
+    ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
+        return conditionals(self, sequences, params, vocabulary)
+
+
+class ModelRows:
+    """Implements ``core.protocols.CachedRows`` on a RowCache."""
+
+    def __init__(self, model: HuggingFaceModel, batch: int, capacity: int) -> None:
+        self._model = model
+        self._cache = RowCache(model.layer_count, batch, capacity, model.device)
+
+    @property
+    def lengths(self) -> list[int]:
+        return self._cache.lengths
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> None:
+        width = max(len(prompt) for prompt in prompts)
+        if width == 0:
+            return
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt)] = torch.tensor(list(prompt), dtype=torch.long)
+        self._cache.prepare(width)
+        self._model.forward(ids.to(self._model.device), self._cache, keep=1)
+        self.commit([len(prompt) for prompt in prompts])
+
+    def forward(self, tokens: Int[Tensor, "batch width"]) -> Float[Tensor, "batch width vocab"]:
+        self._cache.prepare(tokens.shape[1])
+        return self._model.forward(tokens, self._cache, keep=0)
+
+    def commit(self, counts: Sequence[int]) -> None:
+        self._cache.commit(counts)
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        self._cache.rewind(lengths)
+
+    def keep(self, rows: list[int]) -> None:
+        self._cache.keep(rows)
+
+
+def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Every token that ends an output: the generation settings' list, or else the configuration's or tokenizer's."""
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()

@@ -1,0 +1,127 @@
+"""A key and value cache whose rows advance apart from each other, on transformers' cache interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class RowLayer(CacheLayerMixin):
+    """One layer's keys and values, allocated once: ``[batch, heads, capacity, dim]``.
+
+    ``update`` writes each row's new tokens after that row's own committed length, so whatever stood there (rejected
+    tokens, padding) is overwritten and never copied.
+    """
+
+    def __init__(self, rows: RowCache) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        batch, heads, _, key_dim = key_states.shape
+        # Zeros, not empty: rows that nobody wrote are masked, but a NaN there would survive the mask.
+        self.keys = key_states.new_zeros(batch, heads, self.rows.capacity, key_dim)
+        self.values = value_states.new_zeros(batch, heads, self.rows.capacity, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Float[Tensor, "batch heads width key"], value_states: Float[Tensor, "batch heads width value"],
+        *args: Any, **kwargs: Any,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        width, end = key_states.shape[2], self.rows.end
+        start = self.rows.shared_length
+        if start is not None:
+            self.keys[:, :, start : start + width] = key_states
+            self.values[:, :, start : start + width] = value_states
+        else:
+            row, slots = self.rows.row_index, self.rows.slots
+            self.keys[row, :, slots] = key_states.transpose(1, 2)
+            self.values[row, :, slots] = value_states.transpose(1, 2)
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def keep(self, rows: Int[Tensor, " rows"]) -> None:
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.rows.end, 0
+
+    def get_seq_length(self) -> int:
+        return max(self.rows.lengths)
+
+    def get_max_length(self) -> int:
+        return self.rows.capacity
+
+
+class RowCache(Cache):
+    """All layers of a batch, its committed lengths, and the positions and masks that belong to them.
+
+    Parameters
+    ----------
+    layers : int
+        Attention layers of the model.
+    batch, capacity : int
+        Rows, and tokens that each can hold: prompt, output and the widest round.
+    """
+
+    def __init__(self, layers: int, batch: int, capacity: int, device: torch.device | str) -> None:
+        super().__init__(layers=[RowLayer(self) for _ in range(layers)])
+        self.capacity, self.device = capacity, device
+        self.lengths = [0] * batch
+        self._triangle = torch.ones(capacity, capacity, dtype=torch.bool, device=device).tril_()
+        self.prepare(0)
+
+    def prepare(self, width: int) -> None:
+        """Fixes where the next ``width`` tokens of each row go."""
+        self.width = width
+        self.end = max(self.lengths) + width
+        if self.end > self.capacity:
+            raise IndexError(f"{self.end} tokens do not fit a cache of {self.capacity}")
+        self.shared_length = self.lengths[0] if len(set(self.lengths)) == 1 else None
+        if self.shared_length is None:
+            self.row_index = torch.arange(len(self.lengths), device=self.device).unsqueeze(-1)
+            starts = torch.tensor(self.lengths, device=self.device).unsqueeze(-1)
+            self.slots = starts + torch.arange(width, device=self.device)
+
+    def positions(self) -> Int[Tensor, "batch width"]:
+        if self.shared_length is not None:
+            span = torch.arange(self.shared_length, self.end, device=self.device)
+            return span.expand(len(self.lengths), -1)
+        return self.slots
+
+    def causal_mask(self, window: int | None = None) -> Bool[Tensor, "rows 1 width end"]:
+        """True where a new token may look: at its row's committed tokens and the new ones up to itself.
+
+        ``window`` limits the look back to that many tokens, the token itself included. ``rows`` is one where all rows
+        have the same length.
+        """
+        if self.shared_length is not None:
+            mask = self._triangle[self.shared_length : self.end, : self.end].unsqueeze(0)
+        else:
+            mask = torch.arange(self.end, device=self.device) <= self.slots.unsqueeze(-1)
+        if window is not None and self.end > window:
+            oldest = self.positions()[: mask.shape[0]].unsqueeze(-1) - window
+            mask = mask & (torch.arange(self.end, device=self.device) > oldest)
+        return mask.unsqueeze(1)
+
+    def commit(self, counts: Sequence[int]) -> None:
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
+            raise IndexError(f"cannot rewind rows of {self.lengths} tokens to {list(lengths)}")
+        self.lengths = list(lengths)
+
+    def keep(self, rows: list[int]) -> None:
+        index = torch.tensor(rows, dtype=torch.long, device=self.device)
+        for layer in self.layers:
+            layer.keep(index)  # type: ignore[union-attr]
+        self.lengths = [self.lengths[row] for row in rows]

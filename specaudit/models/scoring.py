@@ -1,0 +1,63 @@
+"""Exact conditionals of whole outputs by teacher forcing: one ordinary pass, none of the decode loop's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specaudit.core.protocols import CausalModel
+from specaudit.core.sampling import TokenCounts, penalise, processed_probs
+from specaudit.core.sequences import Sequence_, token_batches
+from specaudit.core.types import SamplingParams
+
+LOGITS_PER_BATCH = 1 << 27  # half a gigabyte of float32
+TOKENS_PER_BATCH = 4096
+
+
+def conditionals(
+    model: CausalModel, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
+) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
+    """Processed next-token distributions at every output token of ``(prompt, output)`` pairs.
+
+    Parameters
+    ----------
+    vocabulary : int, optional
+        Width of the result: a model's padded logits are cut, and missing ones are impossible tokens.
+
+    Yields
+    ------
+    (index, probs)
+        In ``core.sequences.scoring_order``; ``probs[t]`` is the law of output token t given all before it.
+    """
+    budget = min(TOKENS_PER_BATCH, max(1, LOGITS_PER_BATCH // model.vocabulary))
+    for batch in token_batches(sequences, budget):
+        first = min(len(sequences[index][0]) for index in batch) - 1
+        lengths = [len(sequences[index][0]) + len(sequences[index][1]) - 1 for index in batch]
+        ids = torch.zeros(len(batch), max(lengths), dtype=torch.long)
+        for row, index in enumerate(batch):
+            whole = [*sequences[index][0], *sequences[index][1]]
+            ids[row, : lengths[row]] = torch.tensor(whole[:-1], dtype=torch.long)
+        logits = model.score_full(ids, lengths, first)
+        for row, index in enumerate(batch):
+            start = len(sequences[index][0]) - 1 - first
+            yield index, _processed(logits[row, start : lengths[row] - first], sequences[index], params, vocabulary)
+
+
+def _processed(
+    logits: Float[Tensor, "tokens v"], sequence: Sequence_, params: SamplingParams, vocabulary: int | None
+) -> Float[Tensor, "tokens vocab"]:
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if vocabulary is not None:
+        logits = logits[:, :vocabulary]
+        if logits.shape[1] < vocabulary:
+            logits = pad(logits, (0, vocabulary - logits.shape[1]), value=-torch.inf)
+    if params.penalised:
+        prompt, output = sequence
+        counts = TokenCounts.of([prompt], logits.shape[1], logits.device)
+        along = counts.along(torch.tensor([list(output[:-1])], dtype=torch.long, device=logits.device))
+        logits = penalise(logits, counts.prompt.expand_as(logits), along[0], params)
+    return processed_probs(logits, params)

@@ -1,0 +1,200 @@
+"""Trains the bundled pair: ``python -m specaudit.training.zoo --corpus DIR --out specaudit/zoo/tiny``.
+
+The target is a small llama trained on text. The draft has one layer and is distilled from the target's own
+distribution, on text and on the target's own samples (Zhou et al., DistillSpec, arXiv:2310.08461), first with the
+forward KL divergence and then with the total variation distance, which is one minus the acceptance rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from specaudit.training import corpus
+
+CATEGORY_WEIGHTS = {"dialogue": 0.25, "word_problem": 0.35, "code": 0.4}
+TOKENS_PER_STEP = 8192
+BLOCK_TOKENS, LONG_BLOCK_TOKENS = 512, 2048
+LONG_BLOCK_SHARE = 0.1  # the last tenth of the steps sees the whole context
+HELD_OUT_SHARE = 0.03
+
+Loss = Callable[[torch.Tensor, float], torch.Tensor]
+
+
+def target_config(vocabulary: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary, hidden_size=256, intermediate_size=704, num_hidden_layers=8, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=LONG_BLOCK_TOKENS, tie_word_embeddings=True,
+        bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+
+
+def draft_config(target: LlamaConfig) -> LlamaConfig:
+    return LlamaConfig(**{**target.to_dict(), "num_hidden_layers": 1, "intermediate_size": 1024})
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: int = 60) -> float:
+    """Linear warm-up, then a cosine down to a twentieth of ``peak``."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = (step - warmup) / max(1, steps - warmup)
+    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def train(model: torch.nn.Module, streams, loss_of: Loss, *, steps: int, peak: float, seed: int, name: str) -> None:
+    """Runs ``steps`` of AdamW on windows of ``streams``; ``loss_of(ids, progress)`` gives the loss of one batch."""
+    generator = np.random.default_rng(seed)
+    decay = [p for p in model.parameters() if p.ndim > 1]
+    plain = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": decay, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
+    started = time.monotonic()
+    running = 0.0
+    for step in range(steps):
+        length = LONG_BLOCK_TOKENS if step >= steps * (1 - LONG_BLOCK_SHARE) else BLOCK_TOKENS
+        ids = torch.from_numpy(corpus.blocks(streams, TOKENS_PER_STEP // length, length, generator))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, steps, peak)
+        loss = loss_of(ids, step / steps)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        running += float(loss.detach())
+        if (step + 1) % 25 == 0:
+            seconds = time.monotonic() - started
+            print(f"{name} step {step + 1}/{steps} loss {running / 25:.4f} {seconds:.0f} s", flush=True)
+            running = 0.0
+
+
+def logits_of(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(ids, use_cache=False).logits.float()
+
+
+def language_loss(model: torch.nn.Module) -> Loss:
+    def loss_of(ids: torch.Tensor, _progress: float) -> torch.Tensor:
+        logits = logits_of(model, ids[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    return loss_of
+
+
+def distillation_loss(draft: torch.nn.Module, target: torch.nn.Module) -> Loss:
+    """Forward KL in the first half, then KL and total variation in equal parts, at temperature one."""
+
+    def loss_of(ids: torch.Tensor, progress: float) -> torch.Tensor:
+        with torch.no_grad():
+            target_probs = logits_of(target, ids).softmax(-1)
+        log_draft = logits_of(draft, ids).log_softmax(-1)
+        divergence = -(target_probs * log_draft).sum(-1).mean()
+        if progress < 0.5:
+            return divergence
+        rejected = (target_probs - log_draft.exp()).abs().sum(-1).mean() / 2
+        return 0.1 * divergence + rejected
+
+    return loss_of
+
+
+@torch.inference_mode()
+def sample(target: LlamaForCausalLM, streams, tokens: int, seed: int, rows: int = 96, new: int = 256) -> np.ndarray:
+    """About ``tokens`` tokens continued by the target itself from windows of text, at temperatures 1 and 0.8."""
+    generator = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    pieces, total, turn = [], 0, 0
+    while total < tokens:
+        prompt = torch.from_numpy(corpus.blocks(streams, rows, int(generator.integers(8, 64)), generator))
+        ids = target.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=True, temperature=(1.0, 0.8)[turn % 2],
+            top_k=0, max_new_tokens=new, min_new_tokens=new, pad_token_id=0,
+        )  # fmt: skip
+        pieces.append(ids.flatten().numpy())
+        total, turn = total + ids.numel(), turn + 1
+    return np.concatenate(pieces)
+
+
+@torch.inference_mode()
+def mean_overlap(target: torch.nn.Module, draft: torch.nn.Module, stream: np.ndarray, rows: int = 32) -> float:
+    """The mean of sum(min(p, q)) at temperature one over ``rows`` windows: the acceptance of one drafted token."""
+    ids = torch.from_numpy(corpus.blocks([(stream, 1.0)], rows, BLOCK_TOKENS, np.random.default_rng(0)))
+    return float(torch.minimum(logits_of(target, ids).softmax(-1), logits_of(draft, ids).softmax(-1)).sum(-1).mean())
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    model.float()
+
+
+def write_prompts(documents: dict[str, list[str]], path: Path, per_category: int) -> None:
+    """Held-out openings: a few lines of a scene, a whole question, the head of a module."""
+    rows = []
+    for category, texts in sorted(documents.items()):
+        for text in texts[:per_category]:
+            if category == "word_problem":
+                prompt = text.split("\nAnswer:")[0] + "\nAnswer:"
+            else:
+                lines = text.splitlines(keepends=True)
+                prompt = "".join(lines[: 4 if category == "dialogue" else 12])[:400].rstrip()
+            rows.append({"prompt": prompt, "category": category})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True, help="folder of .txt, .jsonl (question, answer) and .py")
+    parser.add_argument("--out", type=Path, default=Path("specaudit/zoo/tiny"))
+    parser.add_argument("--vocabulary", type=int, default=2048)
+    parser.add_argument("--target-steps", type=int, default=1300)
+    parser.add_argument("--draft-steps", type=int, default=1200)
+    parser.add_argument("--sample-tokens", type=int, default=1_000_000)
+    parser.add_argument("--standard-library", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+
+    documents = corpus.read_documents(options.corpus, standard_library=options.standard_library, seed=options.seed)
+    if not documents:
+        parser.error(f"--corpus {options.corpus}: no .txt, .jsonl or .py file is in it; name a folder with text")
+    held_out = {c: texts[: max(1, int(len(texts) * HELD_OUT_SHARE))] for c, texts in documents.items()}
+    text = {c: texts[len(held_out[c]) :] for c, texts in documents.items()}
+    tokenizer = corpus.train_tokenizer((t[:20_000] for texts in text.values() for t in texts), options.vocabulary)
+    streams = [(corpus.pack(texts, tokenizer), CATEGORY_WEIGHTS[c]) for c, texts in text.items()]
+    held_out_stream = np.concatenate([corpus.pack(texts, tokenizer)[:20_000] for texts in held_out.values()])
+    print({c: len(s[0]) for c, s in zip(text, streams, strict=True)}, "tokens of text", flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_prompts(held_out, options.out / "prompts.jsonl", per_category=60)
+
+    target = LlamaForCausalLM(target_config(options.vocabulary))
+    faster = torch.compile if options.compile else (lambda module, **_: module)
+    train(target, streams, language_loss(faster(target, dynamic=False)), steps=options.target_steps, peak=3e-3,
+          seed=options.seed, name="target")  # fmt: skip
+    save(target, tokenizer, options.out / "target")
+    target = LlamaForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32)  # as users will load it
+    target.requires_grad_(False)
+
+    samples = sample(target, streams, options.sample_tokens, options.seed + 1)
+    print(f"{len(samples)} tokens sampled from the target", flush=True)
+    draft = LlamaForCausalLM(draft_config(target.config))
+    draft.model.embed_tokens.weight.data.copy_(target.model.embed_tokens.weight)
+    mixed = [(samples, 1.0), *((stream, weight) for stream, weight in streams)]
+    loss = distillation_loss(faster(draft, dynamic=False), faster(target, dynamic=False))
+    train(draft, mixed, loss, steps=options.draft_steps, peak=3e-3, seed=options.seed + 2, name="draft")
+    save(draft, tokenizer, options.out / "draft")
+    own = sample(target, [(held_out_stream, 1.0)], 60_000, options.seed + 3)
+    print(f"overlap on held-out text {mean_overlap(target, draft, held_out_stream):.3f}", flush=True)
+    print(f"overlap on the target's own samples {mean_overlap(target, draft, own):.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Speculative sampling of a chain (Leviathan et al. arXiv:2211.17192 alg. 1; Chen et al. arXiv:2302.01318 alg. 2)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from specaudit.core.sampling import sample
+from specaudit.core.types import Proposal, Verification
+
+
+class RejectionVerifier:
+    """Accept x with min(1, p(x)/q(x)); on rejection draw from norm(max(0, p - q)); after k acceptances draw from p."""
+
+    name = "rejection"
+    preserves_target = True
+
+    def __call__(
+        self,
+        target_probs: Float[Tensor, "batch nodes vocab"],
+        proposal: Proposal | None,
+        uniforms: Float[Tensor, "batch nodes"],
+    ) -> Verification:
+        return verify(target_probs, proposal, uniforms)
+
+
+def verify(
+    target_probs: Float[Tensor, "batch nodes vocab"],
+    proposal: Proposal | None,
+    uniforms: Float[Tensor, "batch nodes"],
+) -> Verification:
+    """One round of speculative sampling for a batch of chains.
+
+    Parameters
+    ----------
+    target_probs : Float[Tensor, "batch nodes vocab"]
+        The target's processed distribution at the root and after each proposed token; ``nodes >= width + 1``.
+    proposal : Proposal or None
+        The chains; None proposes nothing, and the extra token is drawn from the root.
+    uniforms : Float[Tensor, "batch nodes"]
+        In [0, 1): column ``d < width`` decides node ``d``, the last column draws the extra token.
+
+    Returns
+    -------
+    Verification
+        A node is accepted where ``u q(x) < p(x)``. Where the residual mass at a rejected node rounds to zero, p and q
+        are equal to rounding and the token is accepted.
+    """
+    batch = target_probs.shape[0]
+    rows = torch.arange(batch, device=target_probs.device)
+    if proposal is None or proposal.width == 0:
+        accepted = torch.zeros_like(rows)
+        return Verification(accepted, sample(target_probs[:, 0], uniforms[:, -1]), torch.ones_like(rows).bool())
+    lengths = torch.tensor(proposal.lengths, device=rows.device)
+    accept = acceptances(target_probs, proposal, uniforms)
+    while True:
+        accepted = accept.long().cumprod(-1).sum(-1)
+        bonus = accepted == lengths
+        weights = _extra_weights(target_probs[rows, accepted], proposal, accepted, bonus)
+        empty = weights.sum(-1) <= 0
+        if not bool(empty.any()):
+            return Verification(accepted, sample(weights, uniforms[:, -1]), bonus)
+        accept[rows[empty], accepted[empty]] = True
+
+
+def acceptances(
+    target_probs: Float[Tensor, "batch nodes vocab"], proposal: Proposal, uniforms: Float[Tensor, "batch nodes"]
+) -> Bool[Tensor, "batch width"]:
+    """Each node's own decision, as if all before it had been accepted; False beyond a row's length."""
+    width = proposal.width
+    tokens: Int[Tensor, "batch width"] = proposal.tokens
+    target_mass = target_probs[:, :width].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).double()
+    if isinstance(proposal.draft_probs, str):
+        draft_mass = torch.ones_like(target_mass)
+    else:
+        draft_mass = proposal.draft_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).double()
+    lengths = torch.tensor(proposal.lengths, device=tokens.device)
+    inside = torch.arange(width, device=tokens.device) < lengths.unsqueeze(-1)
+    # Strictly below, in products: u = 0 must not accept a token that the target never emits.
+    return (uniforms[:, :width].to(target_mass) * draft_mass < target_mass) & inside
+
+
+def _extra_weights(
+    root_probs: Float[Tensor, "batch vocab"],
+    proposal: Proposal,
+    accepted: Int[Tensor, " batch"],
+    bonus: Bool[Tensor, " batch"],
+) -> Float[Tensor, "batch vocab"]:
+    """Unnormalised law of the extra token: p where all was accepted, otherwise the residual at the rejected node."""
+    rows = torch.arange(len(accepted), device=accepted.device)
+    node = accepted.clamp(max=proposal.width - 1)
+    if isinstance(proposal.draft_probs, str):
+        residual = root_probs.clone()
+        residual[rows, proposal.tokens[rows, node]] = 0.0
+    else:
+        residual = (root_probs - proposal.draft_probs[rows, node].to(root_probs)).clamp_(min=0.0)
+    return torch.where(bonus.unsqueeze(-1), root_probs, residual)
