@@ -129,14 +129,12 @@ def decode_batches(
         yield decode(target, drafter, verifier, batch, params, limits, k=k, seeds=seeds, text=text)
 
 
-def _emitted(
-    verification: Verification, tokens: torch.Tensor | None
-) -> tuple[list[int], list[list[int]]]:
+def _emitted(verification: Verification, tokens: torch.Tensor | None) -> tuple[list[int], list[list[int]]]:
     """Accepted counts and the tokens of each row's round: its accepted chain, then the extra token."""
     accepted = verification.accepted.tolist()
     extra = verification.extra_token.tolist()
     chains = tokens.tolist() if tokens is not None else [[]] * len(accepted)
-    return accepted, [chain[:count] + [last] for chain, count, last in zip(chains, accepted, extra, strict=True)]
+    return accepted, [[*chain[:count], last] for chain, count, last in zip(chains, accepted, extra, strict=True)]
 
 
 def _append(row: Row, accepted: int, tokens: list[int], limits: Limits, text: Text | None) -> None:

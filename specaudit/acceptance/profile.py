@@ -93,7 +93,7 @@ def from_tokens(tokens: pd.DataFrame, k_max: int = K_MAX) -> AcceptanceProfile:
         drafted[row, : len(group)] = group["drafted"]
         budgets[row] = group["budget"].iloc[0]
     return AcceptanceProfile(
-        tokens=tokens, prompts=[int(prompt) for prompt, _ in groups], lengths=lengths,
+        tokens=tokens, prompts=[int(str(prompt)) for prompt, _ in groups], lengths=lengths,
         categories=[group["category"].iloc[0] for _, group in groups],
         walk=walk(accept, drafted, lengths, budgets, k_max), accept=accept, drafted=drafted,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def summarise(profile: AcceptanceProfile, generator: np.random.Generator) -> dic
         "prompts": profile.count,
         "tokens": int(profile.lengths.sum()),
         "k_max": k_max,
-        "mean_context": float(profile.tokens["context"].mean()),
+        "mean_context": float(np.mean(profile.tokens["context"])),
         "alpha": alpha,
         "alpha_interval": alpha_interval,
         "alpha_by_depth": by_depth.tolist(),
@@ -133,7 +133,9 @@ def summarise(profile: AcceptanceProfile, generator: np.random.Generator) -> dic
 
 
 def _any_draft(profile: AcceptanceProfile) -> Floats:
-    return (profile.drafted > 0)[:, :, None] if profile.accept.shape[2] == 1 else np.ones((1, 1, 1))
+    if profile.accept.shape[2] > 1:
+        return np.ones((1, 1, 1))
+    return (profile.drafted > 0)[:, :, None].astype(float)
 
 
 def _tokens_per_round(

@@ -59,9 +59,7 @@ def score_outputs(
 
 
 @torch.inference_mode()
-def _scored(
-    index: int, output: Sequence[int], probs: torch.Tensor, replay: Replay, depth: int
-) -> ScoredOutput:
+def _scored(index: int, output: Sequence[int], probs: torch.Tensor, replay: Replay, depth: int) -> ScoredOutput:
     tokens = torch.tensor(list(output), dtype=torch.long, device=probs.device)
     target_logprob = probs.gather(1, tokens[:, None]).squeeze(1).double().log()
     entropy = torch.special.entr(probs).sum(-1)

@@ -106,4 +106,4 @@ def uniform_starts(accept: Floats, lengths: Ints, k_max: int) -> Floats:
 
 def geometric(alpha: float, k_max: int) -> Floats:
     """``(1 - alpha^(k+1)) / (1 - alpha)`` for k = 1..k_max (Leviathan et al. eq. 1): assumes independent acceptance."""
-    return np.cumsum(np.full(k_max, alpha) ** np.arange(1, k_max + 1)) + 1.0
+    return (np.cumsum(np.full(k_max, alpha) ** np.arange(1, k_max + 1)) + 1.0).astype(np.float64)

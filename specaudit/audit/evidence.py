@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,33 +20,33 @@ TILTS = {"sharper": 2.0, "flatter": 0.5}  # directions p^t, normalised: what a w
 
 @dataclass(frozen=True)
 class Direction:
-    """One predictable alternative r along one output: what ``stats.log_contamination_eprocess`` takes.
-
-    ``excess`` says what could be found; it is computed for the leading direction alone, which is the drafter's law
-    where there is one.
-    """
+    """One predictable alternative r along one output: what ``stats.log_contamination_eprocess`` takes."""
 
     ratio: Floats
     on_support: Floats
     max_ratio: Floats
-    excess: ExcessLaw | None = None
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One output's numbers, ``[tokens]`` each; ``impossible`` marks tokens to which the target gives no mass."""
+    """One output's numbers, ``[tokens]`` each.
+
+    ``impossible`` marks tokens to which the target gives no mass. ``leading_excess`` says what could be found in the
+    first direction, which is the drafter's law where there is one.
+    """
 
     index: int
     mass: Floats
     below: Floats
     impossible: NDArray[np.bool_]
-    directions: dict[str, Direction] = field(default_factory=dict)
+    directions: dict[str, Direction]
+    leading_excess: ExcessLaw
 
 
 def gather(
     target: CausalModel, drafter: Drafter | None, transcripts: Sequence[Transcript], params: SamplingParams
 ) -> Iterator[Evidence]:
-    """Scores every transcript once, in ``core.sequences.scoring_order``.
+    """Scores every transcript once, in ``core.sequences.scoring_order``; empty outputs have no evidence.
 
     With a drafter its law at each prefix is one direction, and the vocabulary is ordered by log q/p for the PIT; a
     point-mass drafter counts where it would propose. Without one the vocabulary is ordered by p.
@@ -60,7 +60,8 @@ def gather(
             other, replay = next(replays)
             assert other == index, "target and drafter must score in the same order"
             draft_probs = _dense(replay, probs)
-        yield _evidence(index, pairs[index][1], probs, draft_probs)
+        if len(probs):  # an output may be empty
+            yield _evidence(index, pairs[index][1], probs, draft_probs)
 
 
 def _dense(replay: Replay, probs: Tensor) -> Tensor:
@@ -92,9 +93,8 @@ def _evidence(index: int, output: Sequence[int], probs: Tensor, draft_probs: Ten
         mass=mass.cpu().numpy(),
         below=(p * before).sum(-1).clamp(max=1.0).cpu().numpy(),
         impossible=(mass <= 0).cpu().numpy(),
-        directions={
-            name: _direction(p, r, x, leading=number == 0) for number, (name, r) in enumerate(alternatives.items())
-        },
+        directions={name: _direction(p, r, x) for name, r in alternatives.items()},
+        leading_excess=excess_law(p.cpu().numpy(), next(iter(alternatives.values())).cpu().numpy()),
     )
 
 
@@ -103,7 +103,7 @@ def _tilted(p: Tensor, power: float) -> Tensor:
     return tilted / tilted.sum(-1, keepdim=True)
 
 
-def _direction(p: Tensor, r: Tensor, x: Tensor, *, leading: bool) -> Direction:
+def _direction(p: Tensor, r: Tensor, x: Tensor) -> Direction:
     supported = p > 0
     ratios = torch.where(supported, r / torch.where(supported, p, 1.0), 0.0)
     on_support = (r * supported).sum(-1).clamp(max=1.0)
@@ -112,5 +112,4 @@ def _direction(p: Tensor, r: Tensor, x: Tensor, *, leading: bool) -> Direction:
     own = torch.where(supported.gather(1, x).squeeze(1), own, on_support)
     return Direction(
         ratio=own.cpu().numpy(), on_support=on_support.cpu().numpy(), max_ratio=ratios.amax(-1).cpu().numpy(),
-        excess=excess_law(p.cpu().numpy(), r.cpu().numpy()) if leading else None,
     )  # fmt: skip

@@ -63,7 +63,7 @@ def emission_laws(verifier: Verifier, case: ChainCase) -> np.ndarray:
         masses = (survive * (1.0 - accept))[:, None] * _extra_masses(verifier, target_probs, proposal, depth)
         for row, token in zip(*np.nonzero(masses), strict=True):
             emitted = (*chains[row][:depth], int(token))
-            _spread(laws[row if case.draft is None else 0], case, emitted, masses[row, token])
+            _spread(laws[row if case.draft is None else 0], case, emitted, float(masses[row, token]))
         survive = survive * accept
     return laws
 

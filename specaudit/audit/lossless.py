@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,14 +134,14 @@ def _common_params(target: CausalModel, transcripts: Sequence[Transcript]) -> Sa
             "transcripts", f"{len(kinds)} settings", "were made under different sampling parameters",
             "audit one setting at a time",
         )  # fmt: skip
+    if not all(transcript.prompt_ids for transcript in transcripts):
+        raise InputError("transcripts", "an empty prompt", "has no token to condition on", "keep the first token")
     largest = max(max((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
     if largest >= target.vocabulary:
         raise InputError(
             "transcripts", largest, f"a token id is outside the target's vocabulary of {target.vocabulary}",
             "audit against the model that made them",
         )  # fmt: skip
-    if not all(transcript.prompt_ids for transcript in transcripts):
-        raise InputError("transcripts", "an empty prompt", "has no token to condition on", "keep the first token")
     return kinds.pop()
 
 
@@ -151,7 +150,9 @@ def _sampled(evidence: list[Evidence], false_alarm_rate: float, seed: int) -> tu
     names = list(evidence[0].directions)
     processes = {name: _eprocess(evidence, name) for name in names}
     uniforms = np.random.default_rng(np.random.SeedSequence([seed, 1])).random(sum(len(e.mass) for e in evidence))
-    below, mass, impossible = (np.concatenate([getattr(e, part) for e in evidence]) for part in ("below", "mass", "impossible"))
+    below, mass, impossible = (
+        np.concatenate([getattr(e, part) for e in evidence]) for part in ("below", "mass", "impossible")
+    )
     groups = np.concatenate([np.full(len(e.mass), e.index) for e in evidence])
     u = pit_values(below, mass, uniforms)[~impossible]
     pit = _pit_tests(u, groups[~impossible])
@@ -164,18 +165,18 @@ def _sampled(evidence: list[Evidence], false_alarm_rate: float, seed: int) -> tu
     tests += [Test(name, statistic, p_value <= budget[name], p_value=p_value) for name, statistic, p_value in pit]
     tests.append(Test("impossible_token", float(impossible.sum()), bool(impossible.any())))
     leading = f"contamination_{names[0]}"
-    law = functools.reduce(operator.add, (e.directions[names[0]].excess for e in evidence))
+    law = functools.reduce(lambda one, other: one + other, (e.leading_excess for e in evidence))
     detectable = detectable_contamination(law, len(mass), budget[leading], MISSED_RATE)
     mixed = float(log_mean_exp([process.log_e for process in processes.values()])) / math.log(10.0)
     return tests, mixed, detectable
 
 
 def _eprocess(evidence: list[Evidence], name: str) -> EProcess:
-    parts = (
+    ratio, on_support, max_ratio = (
         np.concatenate([getattr(e.directions[name], part) for e in evidence])
         for part in ("ratio", "on_support", "max_ratio")
     )
-    return log_contamination_eprocess(*parts)
+    return log_contamination_eprocess(ratio, on_support, max_ratio)
 
 
 def _pit_tests(u: np.ndarray, groups: np.ndarray) -> list[tuple[str, float, float]]:

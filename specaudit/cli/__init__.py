@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-import click
 import typer
 
 from specaudit.cli import audit, bench, demo, gate, generate, measure, predict, profile, report
 from specaudit.core.errors import SpecauditError
+
+# typer raises click's usage errors, from its own copy of click in some releases: reached by the one it exports.
+UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="specaudit",
@@ -37,10 +40,11 @@ def main() -> None:
         sys.exit(app(standalone_mode=False) or 0)
     except SpecauditError as error:
         _fail(str(error))
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else "specaudit"
-        _fail(f"{error.format_message()} See `{command} --help`.")
-    except (click.Abort, KeyboardInterrupt):
+    except UsageError as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "specaudit"
+        _fail(f"{error.format_message()} See `{command} --help`.")  # type: ignore[attr-defined]
+    except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
 
 

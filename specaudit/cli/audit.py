@@ -90,6 +90,7 @@ def run(
 
 
 def print_audit(result: dict[str, Any]) -> None:
+    """Tests, verdict and cause."""
     from specaudit.cli.console import figure, table
 
     columns = ("test", "statistic", "p-value", "log10 e", "flagged")
@@ -106,7 +107,9 @@ def print_audit(result: dict[str, Any]) -> None:
     print(f"smallest contamination these tokens would have shown: {figure(result['detectable_contamination'])}")
     if "greedy" in result:
         details = result["greedy"]
-        print(f"near ties: {details['near_ties']}, defects: {details['defects']}, noise margin {details['noise_margin']:.3g}")
+        print(f"near ties: {details['near_ties']}, defects: {details['defects']}", end=", ")
+        print(f"noise margin {details['noise_margin']:.3g}")
         for d in details["divergences"]:
             place = f"transcript {d['transcript']} position {d['position']}"
-            print(f"  {d['kind']} at {place}: emitted {d['emitted']}, argmax {d['argmax']}, margin {d['margin']:.4g} nats")
+            tokens = f"emitted {d['emitted']}, argmax {d['argmax']}"
+            print(f"  {d['kind']} at {place}: {tokens}, margin {d['margin']:.4g} nats")

@@ -30,7 +30,9 @@ def run(
     repetition_penalty: o.RepetitionPenalty = 1.0,
     max_new_tokens: o.MaxNewTokens = 64,
     batch_size: o.BatchSize = 1,
-    profile: Annotated[Path | None, typer.Option(help="Predict from this profile, where its sampling is the same.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Predict from this profile, where its sampling is the same.")
+    ] = None,
     costs: Annotated[Path | None, typer.Option(help="Predict from this cost table.")] = None,
     seed: o.Seed = 0,
     dtype: o.Dtype = "auto",
@@ -87,6 +89,7 @@ def run(
 
 
 def print_bench(figures: dict[str, Any]) -> None:
+    """Measured beside predicted."""
     from specaudit.cli.console import table
 
     rows = [

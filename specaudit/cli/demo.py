@@ -62,14 +62,26 @@ def run(
     audited = audit(pair.target, pair.drafter, drafted, seed=seed, progress=progress("score"))
     note("4/5 bench: baseline and speculative decoding in turn")
     rows, _ = bench_with_prediction(
-        pair.target, pair.drafter, chosen.ids[::3], [params], limits, [best], 1, Known(profile, figures, costs), progress
+        pair.target,
+        pair.drafter,
+        chosen.ids[::3],
+        [params],
+        limits,
+        [best],
+        1,
+        Known(profile, figures, costs),
+        progress,
     )
     measured: dict[str, Any] = {"target": pair.target.name, "draft": pair.drafter.name, "mode": "eager", "rows": rows}
     note("5/5 report")
     artifacts = {
         name: with_schema(name, payload, where_from)
         for name, payload in (
-            ("profile", figures), ("costs", costs), ("prediction", prediction), ("audit", audited), ("bench", measured),
+            ("profile", figures),
+            ("costs", costs),
+            ("prediction", prediction),
+            ("audit", audited),
+            ("bench", measured),
         )  # fmt: skip
     }
     decision = decide(**artifacts, policy=load_policy(None), machine=machine())

@@ -77,5 +77,9 @@ def run(
             print(files.to_line(transcript))
         elif out is None:
             print(pair.target.tokenizer.decode(transcript.output_ids, skip_special_tokens=True))
-    tokens, rounds = (sum(len(part) for part in parts) for parts in zip(*((t.output_ids, t.rounds or ()) for t in outputs)))
-    note(f"{len(outputs)} outputs, {tokens} tokens, {tokens / rounds:.3g} tokens a round" + (f", in {out}" if out else ""))
+    tokens = sum(len(transcript.output_ids) for transcript in outputs)
+    rounds = sum(len(transcript.rounds or ()) for transcript in outputs)
+    note(
+        f"{len(outputs)} outputs, {tokens} tokens, {tokens / rounds:.3g} tokens a round"
+        + (f", in {out}" if out else "")
+    )

@@ -50,7 +50,9 @@ def run(
 
     room = pair.target.max_context - (rounds + 4) * (k + 2)
     if max(lengths) > room:
-        raise InputError("--contexts", contexts, f"with these rounds {pair.target.name} has room for {room}", "shorten it")
+        raise InputError(
+            "--contexts", contexts, f"with these rounds {pair.target.name} has room for {room}", "shorten it"
+        )
     chosen = setting.prompts(
         pair, dataset, split=None, prompt_column=prompt_column, category_column=None, limit=None, seed=seed, chat=False,
         max_prompt_tokens=pair.target.max_context - 1,
@@ -64,12 +66,22 @@ def run(
 
 
 def print_costs(costs: dict[str, Any]) -> None:
+    """The cost table."""
     from specaudit.cli.console import figure, table
 
     print(f"{costs['draft']} for {costs['target']}, {costs['mode']} mode")
-    print(f"one baseline step: {costs['baseline_seconds'] * 1000:.3g} ms; draft cost ratio c = {figure(costs['draft_cost_ratio'])}")
+    print(f"one baseline step: {costs['baseline_seconds'] * 1000:.3g} ms")
+    print(f"one draft step over one baseline step: c = {figure(costs['draft_cost_ratio'])}")
     rows = [
-        (row["k"], row["width"], row["batch"], row["context"], row["round_cost"], row["interval"], row["seconds"] * 1000)
+        (
+            row["k"],
+            row["width"],
+            row["batch"],
+            row["context"],
+            row["round_cost"],
+            row["interval"],
+            row["seconds"] * 1000,
+        )
         for row in costs["rows"]
     ]
     table("rounds", ("drafted", "width", "batch", "context", "cost in steps", "95 % interval", "ms"), rows)

@@ -21,7 +21,9 @@ PromptColumn = Annotated[str | None, typer.Option(help="Column of the prompts; a
 CategoryColumn = Annotated[str | None, typer.Option(help="Column of the categories.")]
 Limit = Annotated[int | None, typer.Option(help="At most this many prompts, sampled by --seed.")]
 MaxPromptTokens = Annotated[int | None, typer.Option(help="Leave longer prompts out, and count them.")]
-Chat = Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template. [default: if there is one]")]
+Chat = Annotated[
+    bool | None, typer.Option("--chat/--no-chat", help="Use the chat template. [default: if there is one]")
+]
 K = Annotated[int, typer.Option("--k", help="Tokens drafted a round.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="0 is off.")]
@@ -33,7 +35,9 @@ BatchSize = Annotated[int, typer.Option(help="Prompts decoded side by side.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run; every row gets its own from it.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16. [auto: float32 on a CPU]")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Load pickled weights where there are no safetensors.")]
+AllowPickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Load pickled weights where there are no safetensors.")
+]
 FalseAlarmRate = Annotated[float, typer.Option(help="Chance to call a lossless decoder violated.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the artifact as JSON on standard output.")]
 OutFile = Annotated[Path | None, typer.Option("--out", help="Also write the artifact to this file.")]
@@ -49,6 +53,7 @@ def numbers(argument: str, text: str, kind: type[int] | type[float]) -> list[flo
 
 
 def integers(argument: str, text: str, least: int = 1) -> list[int]:
+    """A comma-separated list of integers."""
     values = [int(value) for value in numbers(argument, text, int)]
     if min(values) < least:
         raise InputError(argument, text, f"must be at least {least}", f"use, for example, {max(4, least)}")
@@ -56,5 +61,6 @@ def integers(argument: str, text: str, least: int = 1) -> list[int]:
 
 
 def check_least(argument: str, value: float | None, least: float) -> None:
+    """Raises unless a number is at least ``least``; None passes."""
     if value is not None and value < least:
         raise InputError(argument, value, f"must be at least {least:g}", f"use {least:g} or more")

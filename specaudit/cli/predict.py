@@ -40,6 +40,7 @@ def run(
 
 
 def print_prediction(prediction: dict[str, Any]) -> None:
+    """The prediction as a table."""
     from specaudit.cli.console import figure, table
 
     rows = [

@@ -62,6 +62,7 @@ def run(
 
 
 def print_profile(figures: dict[str, Any]) -> None:
+    """The profile as tables."""
     from specaudit.cli.console import figure, table
 
     print(f"{figures['draft']} for {figures['target']}: {figures['prompts']} prompts, {figures['tokens']} tokens")
@@ -80,4 +81,8 @@ def print_profile(figures: dict[str, Any]) -> None:
         if "4" in row["tokens_per_round"]
     ]
     if categories:
-        table("by category", ("category", "prompts", "tokens", "alpha", "95 % interval", "tokens a round, k = 4"), categories)
+        table(
+            "by category",
+            ("category", "prompts", "tokens", "alpha", "95 % interval", "tokens a round, k = 4"),
+            categories,
+        )

@@ -38,7 +38,13 @@ def run(
     walked, figures = read(profile)
     prediction = predict(walked, figures, table, np.random.default_rng(seed))
     decision = decide(
-        profile=figures, costs=table, prediction=prediction, audit=audited, bench=measured, policy=rules, machine=machine()
+        profile=figures,
+        costs=table,
+        prediction=prediction,
+        audit=audited,
+        bench=measured,
+        policy=rules,
+        machine=machine(),
     )
     sources = {"profile": figures, "costs": table, "audit": audited, **({"bench": measured} if measured else {})}
     where_from = provenance(seed=seed, **{name: source["provenance"] for name, source in sources.items()})

@@ -24,6 +24,7 @@ def sampling(**options: Any) -> SamplingParams:
 
 
 def load(target: str, draft: str | None, dtype: str, device: str, allow_pickle: bool) -> Pair:
+    """Target and drafter, checked against each other."""
     quieten()
     from specaudit.acceptance.pair import load_pair
 
@@ -34,6 +35,7 @@ def prompts(
     pair: Pair, dataset: str, *, split: str | None, prompt_column: str | None, category_column: str | None,
     limit: int | None, seed: int, chat: bool | None, max_prompt_tokens: int | None,
 ) -> PromptSet:  # fmt: skip
+    """The prompts of a data set as token ids; what is left out is said on standard error."""
     from specaudit.acceptance.pair import encode
     from specaudit.acceptance.workloads import load_workload
 
@@ -48,6 +50,7 @@ def prompts(
 
 
 def provenance(pair: Pair, prompts: PromptSet | None, params: SamplingParams | None, **facts: Any) -> dict[str, Any]:
+    """Where a result comes from: models, data set, sampling, machine, command."""
     from specaudit.core.artifacts import provenance as where_from
 
     if prompts is not None:

@@ -22,6 +22,7 @@ PACKAGES = ("specaudit", "torch", "transformers", "tokenizers", "datasets", "num
 
 
 def schema_name(name: str) -> str:
+    """The schema of an artifact, for example ``specaudit.report/1``."""
     return f"specaudit.{name}/1"
 
 
@@ -109,10 +110,12 @@ def _finite(value: Any) -> Any:
 
 
 def with_schema(name: str, payload: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """An artifact as it is written: schema, figures, provenance."""
     return {"schema": schema_name(name), **payload, "provenance": dict(provenance)}
 
 
 def write_json(path: Path, artifact: Mapping[str, Any]) -> None:
+    """Writes an artifact, all of it or nothing."""
     with atomic_path(path) as temporary:
         temporary.write_text(to_json(artifact) + "\n", encoding="utf-8")
 
@@ -173,7 +176,7 @@ def _processor() -> str:
 
 
 def provenance(**facts: Any) -> dict[str, Any]:
-    """Versions, machine and command, and whatever ``facts`` the caller adds (models, data set, sampling, dtype, ...)."""
+    """Versions, machine and command, and the ``facts`` that the caller adds: models, data set, sampling, dtype."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

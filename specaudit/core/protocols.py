@@ -49,7 +49,10 @@ class CausalModel(Protocol):
 class CachedRows(Protocol):
     """The key and value cache of a batch. A row's committed length moves apart from its neighbours'."""
 
-    lengths: list[int]
+    @property
+    def lengths(self) -> list[int]:
+        """Committed tokens of each row."""
+        ...
 
     def read(self, prompts: Sequence[Sequence[int]]) -> None:
         """Fills empty rows with prompts of different lengths, in one right-padded pass, and commits them."""
@@ -77,7 +80,7 @@ class Target(Protocol):
 
     vocabulary: int
     max_context: int
-    device: torch.device | str
+    device: torch.device
 
     def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
         """Reads each prompt but for its last token, which becomes the root of the first round."""

@@ -84,9 +84,7 @@ def _warpers(params: SamplingParams) -> LogitsProcessorList:
     return warpers
 
 
-def processed_probs(
-    logits: Float[Tensor, "*nodes vocab"], params: SamplingParams
-) -> Float[Tensor, "*nodes vocab"]:
+def processed_probs(logits: Float[Tensor, "*nodes vocab"], params: SamplingParams) -> Float[Tensor, "*nodes vocab"]:
     """The processed distribution of already penalised logits, in float32, or in float64 where the logits are so.
 
     With ``temperature = 0`` it is one at the largest logit, the first of several equal ones.
@@ -96,23 +94,22 @@ def processed_probs(
     if params.greedy:
         probs = torch.zeros_like(flat).scatter_(1, flat.argmax(-1, keepdim=True), 1.0)
     else:
-        no_ids = torch.empty(flat.shape[0], 0, dtype=torch.long)
-        probs = _warpers(params)(no_ids, flat).softmax(-1)  # type: ignore[arg-type]
+        for warp in _warpers(params):
+            flat = warp(None, flat)  # type: ignore[arg-type]  # these four never look at the ids
+        probs = flat.softmax(-1)
     return probs.reshape(logits.shape)
 
 
 def sample(weights: Float[Tensor, "batch vocab"], uniforms: Float[Tensor, " batch"]) -> Int[Tensor, " batch"]:
     """The inverse distribution function of each row of ``weights`` (normalised or not) at its uniform.
 
-    The sums run in float64, so that a vocabulary of 10^5 float32 weights loses nothing, and a token of weight zero is
-    never drawn: the first token whose cumulative weight exceeds the uniform's share is taken.
+    The sums run in float64, so that a vocabulary of 10^5 float32 weights loses nothing. A token of weight zero is never
+    drawn: the first token whose cumulative weight exceeds the uniform's share is taken, and since the uniform is at
+    most 1 - 2^-53, its share rounds to less than the total.
     """
-    cumulative = weights.double().cumsum(-1)
-    total = cumulative[:, -1:].contiguous()
-    chosen = torch.searchsorted(cumulative, uniforms.to(cumulative).unsqueeze(-1) * total, right=True)
-    # uniform * total can round up to total itself, past the last token: take the last one that has weight.
-    last = torch.searchsorted(cumulative, total, right=False)
-    return torch.minimum(chosen, last).squeeze(-1)
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    share = uniforms.to(torch.float64).unsqueeze(-1) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, share, right=True).squeeze(-1)
 
 
 def row_seed(seed: int, index: int) -> int:

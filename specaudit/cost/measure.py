@@ -67,7 +67,10 @@ def measure(
     rows, parts = [], {}
     generator = np.random.default_rng(params.seed)
     for batch, context in progress(cells, len(cells)):
-        filled = [_filled(prompts, row, min(context, model.max_context - plan.rounds * (plan.k + 1) - 2)) for row in range(batch)]
+        filled = [
+            _filled(prompts, row, min(context, model.max_context - plan.rounds * (plan.k + 1) - 2))
+            for row in range(batch)
+        ]
         _run(model, drafter, filled, params, plan.k, WARM_UP_ROUNDS + 1)
         pairs: dict[int, list[tuple[Run, Run]]] = {width: [] for width in range(plan.k + 1)}
         for _, drafted in itertools.product(range(plan.pairs), pairs):
@@ -113,9 +116,7 @@ def _median(rounds: Sequence[Round], part: str) -> float:
     return float(np.median([getattr(round_, part) for round_ in rounds]))
 
 
-def _median_ratio(
-    runs: list[tuple[Run, Run]], top: Callable[[Run], float], bottom: Callable[[Run], float]
-) -> float:
+def _median_ratio(runs: list[tuple[Run, Run]], top: Callable[[Run], float], bottom: Callable[[Run], float]) -> float:
     return float(np.median([top(run) / bottom(base) for run, base in runs]))
 
 

@@ -90,7 +90,10 @@ def predict(
     for name in ("target", "draft"):
         if figures[name] != costs[name]:
             raise InputError(
-                "--costs", costs[name], f"the profile's {name} is {figures[name]!r}", "measure the pair that was profiled"
+                "--costs",
+                costs[name],
+                f"the profile's {name} is {figures[name]!r}",
+                "measure the pair that was profiled",
             )
     rows = []
     for batch in sorted({row["batch"] for row in costs["rows"]}):
@@ -98,7 +101,12 @@ def predict(
         for k in range(1, min(table.k_max, figures["k_max"]) + 1):
             rows.append(_row(profile, figures, costs["draft_cost_ratio"], table, k, batch, generator))
     best = max(rows, key=lambda row: row["predicted"])
-    return {"target": figures["target"], "draft": figures["draft"], "rows": rows, "best": {name: best[name] for name in ("k", "batch", "predicted")}}
+    return {
+        "target": figures["target"],
+        "draft": figures["draft"],
+        "rows": rows,
+        "best": {name: best[name] for name in ("k", "batch", "predicted")},
+    }
 
 
 def _row(

@@ -37,7 +37,7 @@ class ModelDrafter:
     def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
         self.params = params
         self.rows = self.model.open_rows(len(prompts), capacity)
-        self.rows.read([prompt[:-1] for prompt in prompts])
+        self.rows.read([self._known(prompt[:-1]) for prompt in prompts])
         self.drafted = 0
         # Tokens that are committed and that the draft has not read: the root, and after a full acceptance one before.
         self.pending = [[prompt[-1]] for prompt in prompts]
@@ -62,24 +62,32 @@ class ModelDrafter:
         self.drafted = depth
         return Proposal(torch.stack(tokens, 1), tuple(limits), torch.stack(probs, 1) if probs else "point_mass")
 
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        """``ids`` as the draft can read them: a target of a larger embedding may emit what the draft has no row for."""
+        return [min(token, self.model.vocabulary - 1) for token in ids]
+
     def _read_pending(self) -> Float[Tensor, "batch vocab"]:
         counts = [len(tokens) for tokens in self.pending]
         width = max(counts)
-        ids = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in self.pending], device=self.model.device)
+        padded = [self._known(tokens) + [0] * (width - len(tokens)) for tokens in self.pending]
+        ids = torch.tensor(padded, device=self.model.device)
         logits = self.rows.forward(ids)
         self.rows.commit(counts)
         self.known = list(self.rows.lengths)
+        if min(counts) == width:
+            return logits[:, -1]
         last = torch.tensor(counts, device=logits.device) - 1
         return logits[torch.arange(len(counts), device=logits.device), last]
 
     def _penalised(self, logits: Float[Tensor, "batch v"], drafted: list[Tensor]) -> Float[Tensor, "batch vocab"]:
-        logits = logits[:, : self.vocabulary].float()
-        if logits.shape[1] < self.vocabulary:
+        if logits.shape[1] > self.vocabulary:
+            logits = logits[:, : self.vocabulary]
+        elif logits.shape[1] < self.vocabulary:
             logits = pad(logits, (0, self.vocabulary - logits.shape[1]), value=-torch.inf)
         if self.counts is not None:
             chain = torch.stack(drafted, 1) if drafted else torch.zeros(len(logits), 0, dtype=torch.long)
             output = self.counts.along(chain.to(logits.device))[:, -1]
-            logits = penalise(logits, self.counts.prompt, output, self.params)
+            logits = penalise(logits.float(), self.counts.prompt, output, self.params)
         return logits
 
     def observe(self, emitted: Sequence[Sequence[int]]) -> None:
@@ -105,7 +113,8 @@ class ModelDrafter:
         self, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
     ) -> Iterator[tuple[int, Replay]]:
         """The draft's law depends on the prefix alone, so one pass serves every depth."""
-        for index, probs in self.model.conditionals(sequences, params, self.vocabulary):
+        known = [(self._known(prompt), self._known(output)) for prompt, output in sequences]
+        for index, probs in self.model.conditionals(known, params, self.vocabulary):
             yield index, Replay(probs=probs)
 
 

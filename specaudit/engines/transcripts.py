@@ -76,19 +76,21 @@ def _parsed(line: str, place: str, argument: str) -> Transcript:
         found = row.get("schema") if isinstance(row, dict) else type(row).__name__
         raise InputError(argument, place, f"has the schema {found!r}", remedy)
     try:
-        rounds = row.get("rounds")
+        engine = row.get("engine") or {}
+        if not isinstance(engine, dict):
+            raise ValueError("engine must be an object")
         return Transcript(
             prompt_ids=_ids(row, "prompt_ids"),
             output_ids=_ids(row, "output_ids"),
             sampling=SamplingParams(**row["sampling"]),
-            rounds=None if rounds is None else tuple(int(count) for count in rounds),
-            engine=row.get("engine") or {},
+            rounds=None if row.get("rounds") is None else _ids(row, "rounds"),
+            engine=engine,
             finish_reason=row.get("finish_reason"),
             category=row.get("category"),
         )
     except KeyError as error:
         raise InputError(argument, place, f"has no field {error}", remedy) from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, InputError) as error:
         raise InputError(argument, place, f"has a wrong field ({error})", remedy) from None
 
 

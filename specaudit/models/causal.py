@@ -91,7 +91,9 @@ class HuggingFaceModel:
         arguments: dict[str, Any] = {self._cache_argument: rows}
         if self._keeps_logits:
             arguments["logits_to_keep"] = keep
-        positions = rows.positions().clamp(max=self.max_context - 1)  # padding may lie beyond the context
+        positions = rows.positions()
+        if rows.end > self.max_context:  # padding of a row whose neighbours are longer
+            positions = positions.clamp(max=self.max_context - 1)
         logits = self.model(
             input_ids=tokens, position_ids=positions, attention_mask=self.masks(rows), use_cache=True, **arguments
         ).logits

@@ -30,9 +30,12 @@ class RowLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(
-        self, key_states: Float[Tensor, "batch heads width key"], value_states: Float[Tensor, "batch heads width value"],
-        *args: Any, **kwargs: Any,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        key_states: Float[Tensor, "batch heads width key"],
+        value_states: Float[Tensor, "batch heads width value"],
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
@@ -76,6 +79,7 @@ class RowCache(Cache):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.capacity, self.device = capacity, device
         self.lengths = [0] * batch
+        self._span = torch.arange(max(capacity, batch), device=device)
         self._triangle = torch.ones(capacity, capacity, dtype=torch.bool, device=device).tril_()
         self.prepare(0)
 
@@ -87,14 +91,12 @@ class RowCache(Cache):
             raise IndexError(f"{self.end} tokens do not fit a cache of {self.capacity}")
         self.shared_length = self.lengths[0] if len(set(self.lengths)) == 1 else None
         if self.shared_length is None:
-            self.row_index = torch.arange(len(self.lengths), device=self.device).unsqueeze(-1)
-            starts = torch.tensor(self.lengths, device=self.device).unsqueeze(-1)
-            self.slots = starts + torch.arange(width, device=self.device)
+            self.row_index = self._span[: len(self.lengths)].unsqueeze(-1)
+            self.slots = torch.tensor(self.lengths, device=self.device).unsqueeze(-1) + self._span[:width]
 
     def positions(self) -> Int[Tensor, "batch width"]:
         if self.shared_length is not None:
-            span = torch.arange(self.shared_length, self.end, device=self.device)
-            return span.expand(len(self.lengths), -1)
+            return self._span[self.shared_length : self.end].expand(len(self.lengths), -1)
         return self.slots
 
     def causal_mask(self, window: int | None = None) -> Bool[Tensor, "rows 1 width end"]:
@@ -106,10 +108,10 @@ class RowCache(Cache):
         if self.shared_length is not None:
             mask = self._triangle[self.shared_length : self.end, : self.end].unsqueeze(0)
         else:
-            mask = torch.arange(self.end, device=self.device) <= self.slots.unsqueeze(-1)
+            mask = self._span[: self.end] <= self.slots.unsqueeze(-1)
         if window is not None and self.end > window:
             oldest = self.positions()[: mask.shape[0]].unsqueeze(-1) - window
-            mask = mask & (torch.arange(self.end, device=self.device) > oldest)
+            mask = mask & (self._span[: self.end] > oldest)
         return mask.unsqueeze(1)
 
     def commit(self, counts: Sequence[int]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
@@ -67,7 +68,7 @@ def load_model(
     finally:
         if shown:
             enable_progress_bar()
-    loaded = HuggingFaceModel(model.eval().to(place), tokenizer, name, _content(source, options, config))
+    loaded = HuggingFaceModel(cast("Any", model).eval().to(place), tokenizer, name, _content(source, options))
     _check_causal(argument, loaded)
     return loaded
 
@@ -149,8 +150,12 @@ def _explained(argument: str, name: str, error: Exception, allow_pickle: bool) -
     if isinstance(error, OSError) and not Path(name).exists():
         offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
         where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else "on the hub or in the local cache"
-        return InputError(argument, name, f"is neither a local folder nor found {where}", "check the name, or download it")
-    return InputError(argument, name, f"cannot be loaded ({type(error).__name__}: {text.strip()[:300]})", "check the files")
+        return InputError(
+            argument, name, f"is neither a local folder nor found {where}", "check the name, or download it"
+        )
+    return InputError(
+        argument, name, f"cannot be loaded ({type(error).__name__}: {text.strip()[:300]})", "check the files"
+    )
 
 
 @torch.inference_mode()
@@ -158,20 +163,23 @@ def _check_causal(argument: str, model: HuggingFaceModel) -> None:
     """A later token must not change an earlier one's logits: encoders pass transformers' own checks."""
     ids = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]]) % model.vocabulary
     logits = model.score_full(ids, [4, 4])[:, :3].float()
-    if not torch.allclose(logits[0], logits[1], atol=1e-2, rtol=1e-2):
-        raise InputError(argument, model.name, "its outputs depend on later tokens", "use a causal language model")
     if not bool(torch.isfinite(logits).all()):
         raise InputError(argument, model.name, "its logits are not finite", "try --dtype float32 or other weights")
+    if not torch.allclose(logits[0], logits[1], atol=1e-2, rtol=1e-2):
+        raise InputError(argument, model.name, "its outputs depend on later tokens", "use a causal language model")
 
 
-def _content(source: str, options: dict[str, Any], config: Any) -> str:
+def _content(source: str, options: dict[str, Any]) -> str:
     """A hub commit, or a hash of the weight files' names, sizes, first and last mebibyte."""
-    commit = getattr(config, "_commit_hash", None)
-    if commit:
-        return f"commit:{commit}"
     folder = Path(source)
-    files = [folder / options["gguf_file"]] if options else sorted(folder.glob("*.safetensors")) + sorted(
-        folder.glob("*.bin")
+    if not folder.is_dir():
+        # Configurations no longer say which commit they came from; the hub's cache keeps each in a folder of its name.
+        cached = try_to_load_from_cache(source, options.get("gguf_file", "config.json"))
+        return f"commit:{Path(cached).parent.name if isinstance(cached, str) else 'unknown'}"
+    files = (
+        [folder / options["gguf_file"]]
+        if options
+        else sorted(folder.glob("*.safetensors")) + sorted(folder.glob("*.bin"))
     )
     digest = hashlib.sha256()
     for file in files:

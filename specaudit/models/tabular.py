@@ -26,7 +26,9 @@ class TabularModel:
     tokenizer = None
     dtype_name = "float64"
 
-    def __init__(self, logits: Float[Tensor, "vocab vocab"], name: str = "tabular", end_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, logits: Float[Tensor, "vocab vocab"], name: str = "tabular", end_ids: Sequence[int] = ()
+    ) -> None:
         self.logits, self.name, self.end_ids = logits, name, frozenset(end_ids)
         self.vocabulary = logits.shape[-1]
         self.device = torch.device("cpu")

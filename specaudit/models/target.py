@@ -47,4 +47,3 @@ class ModelTarget:
         self.roots = self.roots[rows]
         if self.counts is not None:
             self.counts.keep(rows)
-

@@ -8,11 +8,13 @@ forward KL divergence and then with the total variation distance, which is one m
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,11 +28,18 @@ TOKENS_PER_STEP = 8192
 BLOCK_TOKENS, LONG_BLOCK_TOKENS = 512, 2048
 LONG_BLOCK_SHARE = 0.1  # the last tenth of the steps sees the whole context
 HELD_OUT_SHARE = 0.03
+DRAFT_SHAPE = {
+    "num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+TEMPERATURES = (1.0, 0.8)  # sampled from, and matched at, in turn
 
+Streams = list[tuple[np.ndarray, float]]
 Loss = Callable[[torch.Tensor, float], torch.Tensor]
 
 
 def target_config(vocabulary: int) -> LlamaConfig:
+    """About 6.4 million parameters: 8 layers of 256."""
     return LlamaConfig(
         vocab_size=vocabulary, hidden_size=256, intermediate_size=704, num_hidden_layers=8, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=LONG_BLOCK_TOKENS, tie_word_embeddings=True,
@@ -39,7 +48,8 @@ def target_config(vocabulary: int) -> LlamaConfig:
 
 
 def draft_config(target: LlamaConfig) -> LlamaConfig:
-    return LlamaConfig(**{**target.to_dict(), "num_hidden_layers": 1, "intermediate_size": 1024})
+    """One narrow layer: at this size a pass costs calls more than arithmetic, so width costs less than depth."""
+    return LlamaConfig(**{**target.to_dict(), **DRAFT_SHAPE})
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int = 60) -> float:
@@ -50,7 +60,9 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int = 60) -> float
     return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def train(model: torch.nn.Module, streams, loss_of: Loss, *, steps: int, peak: float, seed: int, name: str) -> None:
+def train(
+    model: torch.nn.Module, streams: Streams, loss_of: Loss, *, steps: int, peak: float, seed: int, name: str
+) -> None:
     """Runs ``steps`` of AdamW on windows of ``streams``; ``loss_of(ids, progress)`` gives the loss of one batch."""
     generator = np.random.default_rng(seed)
     decay = [p for p in model.parameters() if p.ndim > 1]
@@ -77,11 +89,14 @@ def train(model: torch.nn.Module, streams, loss_of: Loss, *, steps: int, peak: f
 
 
 def logits_of(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Float32 logits from a bfloat16 pass."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return model(ids, use_cache=False).logits.float()
 
 
 def language_loss(model: torch.nn.Module) -> Loss:
+    """Cross entropy of the next token."""
+
     def loss_of(ids: torch.Tensor, _progress: float) -> torch.Tensor:
         logits = logits_of(model, ids[:, :-1])
         return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
@@ -90,14 +105,16 @@ def language_loss(model: torch.nn.Module) -> Loss:
 
 
 def distillation_loss(draft: torch.nn.Module, target: torch.nn.Module) -> Loss:
-    """Forward KL in the first half, then KL and total variation in equal parts, at temperature one."""
+    """Forward KL in the first third, then mostly total variation, which is the share of rejected tokens."""
+    turn = itertools.cycle(TEMPERATURES)
 
     def loss_of(ids: torch.Tensor, progress: float) -> torch.Tensor:
+        temperature = next(turn)
         with torch.no_grad():
-            target_probs = logits_of(target, ids).softmax(-1)
-        log_draft = logits_of(draft, ids).log_softmax(-1)
+            target_probs = (logits_of(target, ids) / temperature).softmax(-1)
+        log_draft = (logits_of(draft, ids) / temperature).log_softmax(-1)
         divergence = -(target_probs * log_draft).sum(-1).mean()
-        if progress < 0.5:
+        if progress < 1 / 3:
             return divergence
         rejected = (target_probs - log_draft.exp()).abs().sum(-1).mean() / 2
         return 0.1 * divergence + rejected
@@ -106,7 +123,7 @@ def distillation_loss(draft: torch.nn.Module, target: torch.nn.Module) -> Loss:
 
 
 @torch.inference_mode()
-def sample(target: LlamaForCausalLM, streams, tokens: int, seed: int, rows: int = 96, new: int = 256) -> np.ndarray:
+def sample(target: Any, streams: Streams, tokens: int, seed: int, rows: int = 96, new: int = 256) -> np.ndarray:
     """About ``tokens`` tokens continued by the target itself from windows of text, at temperatures 1 and 0.8."""
     generator = np.random.default_rng(seed)
     torch.manual_seed(seed)
@@ -114,8 +131,8 @@ def sample(target: LlamaForCausalLM, streams, tokens: int, seed: int, rows: int 
     while total < tokens:
         prompt = torch.from_numpy(corpus.blocks(streams, rows, int(generator.integers(8, 64)), generator))
         ids = target.generate(
-            prompt, attention_mask=torch.ones_like(prompt), do_sample=True, temperature=(1.0, 0.8)[turn % 2],
-            top_k=0, max_new_tokens=new, min_new_tokens=new, pad_token_id=0,
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=True, top_k=0, pad_token_id=0,
+            temperature=TEMPERATURES[turn % len(TEMPERATURES)], max_new_tokens=new, min_new_tokens=new,
         )  # fmt: skip
         pieces.append(ids.flatten().numpy())
         total, turn = total + ids.numel(), turn + 1
@@ -129,7 +146,8 @@ def mean_overlap(target: torch.nn.Module, draft: torch.nn.Module, stream: np.nda
     return float(torch.minimum(logits_of(target, ids).softmax(-1), logits_of(draft, ids).softmax(-1)).sum(-1).mean())
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes an ordinary Hugging Face folder in bfloat16."""
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     model.float()
@@ -150,6 +168,7 @@ def write_prompts(documents: dict[str, list[str]], path: Path, per_category: int
 
 
 def main() -> None:
+    """Trains the target, samples from it, and distils the draft."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder of .txt, .jsonl (question, answer) and .py")
     parser.add_argument("--out", type=Path, default=Path("specaudit/zoo/tiny"))
@@ -158,6 +177,7 @@ def main() -> None:
     parser.add_argument("--draft-steps", type=int, default=1200)
     parser.add_argument("--sample-tokens", type=int, default=1_000_000)
     parser.add_argument("--standard-library", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--keep-target", action="store_true", help="distil a draft for the target already in --out")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -168,27 +188,32 @@ def main() -> None:
         parser.error(f"--corpus {options.corpus}: no .txt, .jsonl or .py file is in it; name a folder with text")
     held_out = {c: texts[: max(1, int(len(texts) * HELD_OUT_SHARE))] for c, texts in documents.items()}
     text = {c: texts[len(held_out[c]) :] for c, texts in documents.items()}
-    tokenizer = corpus.train_tokenizer((t[:20_000] for texts in text.values() for t in texts), options.vocabulary)
+    if options.keep_target:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(options.out / "target")
+    else:
+        tokenizer = corpus.train_tokenizer((t[:20_000] for texts in text.values() for t in texts), options.vocabulary)
     streams = [(corpus.pack(texts, tokenizer), CATEGORY_WEIGHTS[c]) for c, texts in text.items()]
     held_out_stream = np.concatenate([corpus.pack(texts, tokenizer)[:20_000] for texts in held_out.values()])
     print({c: len(s[0]) for c, s in zip(text, streams, strict=True)}, "tokens of text", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     write_prompts(held_out, options.out / "prompts.jsonl", per_category=60)
 
-    target = LlamaForCausalLM(target_config(options.vocabulary))
-    faster = torch.compile if options.compile else (lambda module, **_: module)
-    train(target, streams, language_loss(faster(target, dynamic=False)), steps=options.target_steps, peak=3e-3,
-          seed=options.seed, name="target")  # fmt: skip
-    save(target, tokenizer, options.out / "target")
+    def faster(module: torch.nn.Module) -> torch.nn.Module:
+        return cast("torch.nn.Module", torch.compile(module, dynamic=False)) if options.compile else module
+
+    if not options.keep_target:
+        target = LlamaForCausalLM(target_config(options.vocabulary))
+        train(target, streams, language_loss(faster(target)), steps=options.target_steps, peak=3e-3,
+              seed=options.seed, name="target")  # fmt: skip
+        save(target, tokenizer, options.out / "target")
     target = LlamaForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32)  # as users will load it
     target.requires_grad_(False)
 
     samples = sample(target, streams, options.sample_tokens, options.seed + 1)
     print(f"{len(samples)} tokens sampled from the target", flush=True)
     draft = LlamaForCausalLM(draft_config(target.config))
-    draft.model.embed_tokens.weight.data.copy_(target.model.embed_tokens.weight)
     mixed = [(samples, 1.0), *((stream, weight) for stream, weight in streams)]
-    loss = distillation_loss(faster(draft, dynamic=False), faster(target, dynamic=False))
+    loss = distillation_loss(faster(draft), faster(target))
     train(draft, mixed, loss, steps=options.draft_steps, peak=3e-3, seed=options.seed + 2, name="draft")
     save(draft, tokenizer, options.out / "draft")
     own = sample(target, [(held_out_stream, 1.0)], 60_000, options.seed + 3)

@@ -47,52 +47,52 @@ def verify(
         A node is accepted where ``u q(x) < p(x)``. Where the residual mass at a rejected node rounds to zero, p and q
         are equal to rounding and the token is accepted.
     """
-    batch = target_probs.shape[0]
-    rows = torch.arange(batch, device=target_probs.device)
+    rows = torch.arange(target_probs.shape[0], device=target_probs.device)
     if proposal is None or proposal.width == 0:
         accepted = torch.zeros_like(rows)
         return Verification(accepted, sample(target_probs[:, 0], uniforms[:, -1]), torch.ones_like(rows).bool())
     lengths = torch.tensor(proposal.lengths, device=rows.device)
-    accept = acceptances(target_probs, proposal, uniforms)
+    accept = acceptances(target_probs, proposal, uniforms, lengths)
     while True:
         accepted = accept.long().cumprod(-1).sum(-1)
         bonus = accepted == lengths
-        weights = _extra_weights(target_probs[rows, accepted], proposal, accepted, bonus)
-        empty = weights.sum(-1) <= 0
-        if not bool(empty.any()):
-            return Verification(accepted, sample(weights, uniforms[:, -1]), bonus)
-        accept[rows[empty], accepted[empty]] = True
+        weights = target_probs[rows, accepted]
+        if not bool(bonus.all()):
+            residual = _residual(weights, proposal, rows, accepted.clamp(max=proposal.width - 1))
+            weights = torch.where(bonus.unsqueeze(-1), weights, residual)
+            empty = weights.sum(-1) <= 0
+            if bool(empty.any()):
+                accept[rows[empty], accepted[empty]] = True
+                continue
+        return Verification(accepted, sample(weights, uniforms[:, -1]), bonus)
 
 
 def acceptances(
-    target_probs: Float[Tensor, "batch nodes vocab"], proposal: Proposal, uniforms: Float[Tensor, "batch nodes"]
+    target_probs: Float[Tensor, "batch nodes vocab"],
+    proposal: Proposal,
+    uniforms: Float[Tensor, "batch nodes"],
+    lengths: Int[Tensor, " batch"],
 ) -> Bool[Tensor, "batch width"]:
     """Each node's own decision, as if all before it had been accepted; False beyond a row's length."""
     width = proposal.width
-    tokens: Int[Tensor, "batch width"] = proposal.tokens
-    target_mass = target_probs[:, :width].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).double()
-    if isinstance(proposal.draft_probs, str):
-        draft_mass = torch.ones_like(target_mass)
-    else:
-        draft_mass = proposal.draft_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).double()
-    lengths = torch.tensor(proposal.lengths, device=tokens.device)
-    inside = torch.arange(width, device=tokens.device) < lengths.unsqueeze(-1)
+    tokens = proposal.tokens.unsqueeze(-1)
+    target_mass = target_probs[:, :width].gather(-1, tokens).squeeze(-1)
+    needed = uniforms[:, :width].double()
+    if not isinstance(proposal.draft_probs, str):
+        needed = needed * proposal.draft_probs.gather(-1, tokens).squeeze(-1)
     # Strictly below, in products: u = 0 must not accept a token that the target never emits.
-    return (uniforms[:, :width].to(target_mass) * draft_mass < target_mass) & inside
+    accept = needed < target_mass
+    if min(proposal.lengths) < width:
+        accept &= torch.arange(width, device=accept.device) < lengths.unsqueeze(-1)
+    return accept
 
 
-def _extra_weights(
-    root_probs: Float[Tensor, "batch vocab"],
-    proposal: Proposal,
-    accepted: Int[Tensor, " batch"],
-    bonus: Bool[Tensor, " batch"],
+def _residual(
+    probs: Float[Tensor, "batch vocab"], proposal: Proposal, rows: Int[Tensor, " batch"], node: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch vocab"]:
-    """Unnormalised law of the extra token: p where all was accepted, otherwise the residual at the rejected node."""
-    rows = torch.arange(len(accepted), device=accepted.device)
-    node = accepted.clamp(max=proposal.width - 1)
+    """max(0, p - q) at each row's node, not normalised."""
     if isinstance(proposal.draft_probs, str):
-        residual = root_probs.clone()
+        residual = probs.clone()
         residual[rows, proposal.tokens[rows, node]] = 0.0
-    else:
-        residual = (root_probs - proposal.draft_probs[rows, node].to(root_probs)).clamp_(min=0.0)
-    return torch.where(bonus.unsqueeze(-1), root_probs, residual)
+        return residual
+    return (probs - proposal.draft_probs[rows, node]).clamp_(min=0.0)
