@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,21 +60,23 @@ def run(
         o.check_least(argument, value, 1)
     if out is not None:
         check_writable("--out", out, folder=False)
-    outputs, chosen = None, None
+    outputs, workload, chosen = None, None, None
     if transcripts is not None:
         from specaudit.engines.transcripts import read
 
         outputs = list(read(transcripts))  # before the models: a bad file should cost no loading
+    elif dataset is not None:
+        workload = setting.workload(
+            dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
+            max_prompt_tokens=max_prompt_tokens,
+        )  # fmt: skip
     pair = setting.load(target, draft, dtype, device, allow_pickle)
     from specaudit.acceptance.pair import decode_prompts, limits_of
     from specaudit.audit.lossless import audit
 
     if outputs is None:
-        assert dataset is not None
-        chosen = setting.prompts(
-            pair, dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit,
-            seed=seed, chat=chat, max_prompt_tokens=max_prompt_tokens,
-        )  # fmt: skip
+        assert workload is not None
+        chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
         outputs = decode_prompts(
             pair, chosen, params, limits_of(pair.target, max_new_tokens), k=k, batch_size=batch_size,
             progress=progress("decode"),
@@ -81,8 +84,9 @@ def run(
     result = audit(
         pair.target, pair.drafter, outputs, false_alarm_rate=false_alarm_rate, seed=seed, progress=progress("score")
     )
+    made_with = dataclasses.replace(outputs[0].sampling, seed=seed)  # a transcript's own seed is its row's
     facts: dict[str, Any] = {"k": k if chosen else None, "transcripts_file": str(transcripts) if transcripts else None}
-    artifact = with_schema("audit", result, setting.provenance(pair, chosen, outputs[0].sampling, **facts))
+    artifact = with_schema("audit", result, setting.provenance(pair, chosen, made_with, **facts))
     if out is not None:
         write_json(out, artifact)
     show(artifact, lambda: print_audit(result), as_json)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specaudit.cli import options as o
 from specaudit.core.errors import InputError
+
+if TYPE_CHECKING:
+    from specaudit.cost.bench import Known
 
 
 def run(
@@ -44,7 +47,7 @@ def run(
     """Decode every prompt without and with the drafter, in turn, and compare."""
     from specaudit.cli import setting
     from specaudit.cli.console import progress, show
-    from specaudit.core.artifacts import check_writable, read_json, with_schema, write_json
+    from specaudit.core.artifacts import check_writable, with_schema, write_json
 
     ks = sorted({int(value) for value in o.integers("--k", k)})
     settings = [
@@ -59,23 +62,23 @@ def run(
         raise InputError("--profile, --costs", profile or costs, "a prediction needs both", "give both or neither")
     if out is not None:
         check_writable("--out", out, folder=False)
-    from specaudit.cost.bench import Known, bench_with_prediction
-
-    known = None
-    if profile is not None and costs is not None:
-        from specaudit.acceptance.profile import read
-
-        known = Known(*read(profile), read_json("--costs", costs, "costs"))
-    pair = setting.load(target, draft, dtype, device, allow_pickle)
-    from specaudit.acceptance.pair import limits_of
-
-    chosen = setting.prompts(
-        pair, dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit,
-        seed=seed, chat=chat, max_prompt_tokens=max_prompt_tokens,
+    known = read_known(profile, costs, batch_size) if profile is not None and costs is not None else None
+    workload = setting.workload(
+        dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
+        max_prompt_tokens=max_prompt_tokens,
     )  # fmt: skip
+    pair = setting.load(target, draft, dtype, device, allow_pickle)
+    assert pair.drafter is not None
+    for name, loaded in (("target", pair.target.name), ("draft", pair.drafter.name)):
+        if known is not None and known.figures[name] != loaded:
+            problem, remedy = f"the profile's {name} is {known.figures[name]!r}", "profile the pair that is benched"
+            raise InputError(f"--{name}", loaded, problem, remedy)
+    from specaudit.acceptance.pair import limits_of
+    from specaudit.cost.bench import bench_with_prediction
+
+    chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
     if batch_size > len(chosen.ids):
         raise InputError("--batch-size", batch_size, f"there are {len(chosen.ids)} prompts", "lower it, or add prompts")
-    assert pair.drafter is not None
     rows, _ = bench_with_prediction(
         pair.target, pair.drafter, chosen.ids, settings, limits_of(pair.target, max_new_tokens), ks, batch_size, known,
         progress,
@@ -86,6 +89,21 @@ def run(
     if out is not None:
         write_json(out, artifact)
     show(artifact, lambda: print_bench(figures), as_json)
+
+
+def read_known(profile: Path, costs: Path, batch_size: int) -> Known:
+    """What to predict from, tried out at once: parts that do not fit each other should not cost a whole run."""
+    import numpy as np
+
+    from specaudit.acceptance.profile import read
+    from specaudit.core.artifacts import read_json
+    from specaudit.cost.bench import Known
+    from specaudit.cost.predict import RoundCosts, predict
+
+    known = Known(*read(profile), read_json("--costs", costs, "costs"))
+    RoundCosts(known.costs, batch_size, known.figures["mean_context"])
+    predict(known.profile, known.figures, known.costs, np.random.default_rng(0))
+    return known
 
 
 def print_bench(figures: dict[str, Any]) -> None:

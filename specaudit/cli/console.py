@@ -66,7 +66,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
 
 def figure(value: Any) -> str:
     """Four significant digits; a dash for what is not known."""
-    if value is None:
+    if value is None or value != value:  # NaN is what has no value, and differs from itself
         return "-"
     if isinstance(value, float):
         return f"{value:.4g}"

@@ -27,6 +27,7 @@ def run(
 
     params = setting.sampling(temperature=TEMPERATURE, seed=seed)
     check_writable("--out", out, folder=True)
+    workload = setting.workload("zoo:prompts")
     pair = setting.load("zoo:tiny", "zoo:tiny", "float32", "cpu", False)
     import numpy as np
 
@@ -38,10 +39,7 @@ def run(
     from specaudit.cost.predict import predict
 
     assert pair.drafter is not None
-    chosen = setting.prompts(
-        pair, "zoo:prompts", split=None, prompt_column=None, category_column=None, limit=None, seed=seed, chat=None,
-        max_prompt_tokens=None,
-    )  # fmt: skip
+    chosen = setting.prompts(pair, workload)
     where_from = setting.provenance(pair, chosen, params, max_new_tokens=MAX_NEW_TOKENS)
     limits = limits_of(pair.target, MAX_NEW_TOKENS)
 
@@ -82,7 +80,7 @@ def run(
             ("prediction", prediction),
             ("audit", audited),
             ("bench", measured),
-        )  # fmt: skip
+        )
     }
     decision = decide(**artifacts, policy=load_policy(None), machine=machine())
     decision = {**decision, "provenance": where_from}

@@ -53,19 +53,21 @@ def run(
         o.check_least(argument, value, 1)
     if out is not None:
         check_writable("--out", out, folder=False)
+    workload = None
+    if dataset is not None:
+        workload = setting.workload(
+            dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
+            max_prompt_tokens=max_prompt_tokens,
+        )  # fmt: skip
     pair = setting.load(target, draft, dtype, device, allow_pickle)
-    from specaudit.acceptance.pair import decode_prompts, encode, limits_of
-    from specaudit.acceptance.workloads import Prompt, Workload
+    from specaudit.acceptance.pair import decode_prompts, limits_of
     from specaudit.engines import transcripts as files
 
-    if prompt is not None:
-        chosen = encode(Workload("--prompt", "", (Prompt((prompt,)),), {}), pair.target, chat=chat)
+    if workload is not None:
+        chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
     else:
-        assert dataset is not None
-        chosen = setting.prompts(
-            pair, dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit,
-            seed=seed, chat=chat, max_prompt_tokens=max_prompt_tokens,
-        )  # fmt: skip
+        assert prompt is not None
+        chosen = setting.one_prompt(pair, prompt, chat)
     limits = limits_of(pair.target, max_new_tokens, stop or ())
     outputs = decode_prompts(
         pair, chosen, params, limits, k=k if draft else 0, batch_size=batch_size, progress=progress("generate")

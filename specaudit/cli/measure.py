@@ -45,6 +45,7 @@ def run(
         o.check_least(argument, value, least)
     batches, lengths = o.integers("--batch-size", batch_size), o.integers("--contexts", contexts)
     check_writable("--out", out, folder=False)
+    workload = setting.workload(dataset, prompt_column=prompt_column, seed=seed)
     pair = setting.load(target, draft, dtype, device, allow_pickle)
     from specaudit.cost.measure import Plan, measure
 
@@ -53,10 +54,7 @@ def run(
         raise InputError(
             "--contexts", contexts, f"with these rounds {pair.target.name} has room for {room}", "shorten it"
         )
-    chosen = setting.prompts(
-        pair, dataset, split=None, prompt_column=prompt_column, category_column=None, limit=None, seed=seed, chat=False,
-        max_prompt_tokens=pair.target.max_context - 1,
-    )  # fmt: skip
+    chosen = setting.prompts(pair, workload, chat=False, max_prompt_tokens=pair.target.max_context - 1)
     plan = Plan(k=k, batches=tuple(batches), contexts=tuple(lengths), rounds=rounds, pairs=pairs)
     assert pair.drafter is not None
     costs = measure(pair.target, pair.drafter, chosen.ids, params, plan, progress("measure"))

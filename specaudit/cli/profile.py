@@ -42,14 +42,15 @@ def run(
     for argument, value in (("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
         o.check_least(argument, value, 1)
     check_writable("--out", out, folder=True)
+    workload = setting.workload(
+        dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
+        max_prompt_tokens=max_prompt_tokens,
+    )  # fmt: skip
     pair = setting.load(target, draft, dtype, device, allow_pickle)
     from specaudit.acceptance.pair import decode_prompts, limits_of
     from specaudit.acceptance.profile import profile_outputs, write
 
-    chosen = setting.prompts(
-        pair, dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit,
-        seed=seed, chat=chat, max_prompt_tokens=max_prompt_tokens,
-    )  # fmt: skip
+    chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
     limits = limits_of(pair.target, max_new_tokens)
     outputs = decode_prompts(pair, chosen, params, limits, batch_size=batch_size, progress=progress("generate"))
     assert pair.drafter is not None

@@ -12,6 +12,7 @@ from specaudit.core.types import SamplingParams
 
 if TYPE_CHECKING:
     from specaudit.acceptance.pair import Pair, PromptSet
+    from specaudit.acceptance.workloads import Workload
 
 
 def sampling(**options: Any) -> SamplingParams:
@@ -31,22 +32,41 @@ def load(target: str, draft: str | None, dtype: str, device: str, allow_pickle: 
     return load_pair(target, draft, dtype=dtype, device=device, allow_pickle=allow_pickle)
 
 
-def prompts(
-    pair: Pair, dataset: str, *, split: str | None, prompt_column: str | None, category_column: str | None,
-    limit: int | None, seed: int, chat: bool | None, max_prompt_tokens: int | None,
-) -> PromptSet:  # fmt: skip
-    """The prompts of a data set as token ids; what is left out is said on standard error."""
-    from specaudit.acceptance.pair import encode
+def workload(
+    dataset: str, *, split: str | None = None, prompt_column: str | None = None, category_column: str | None = None,
+    limit: int | None = None, seed: int = 0, max_prompt_tokens: int | None = None,
+) -> Workload:  # fmt: skip
+    """The prompts of a data set. Read before the models: a bad data set should cost no loading."""
     from specaudit.acceptance.workloads import load_workload
 
     check_least("--max-prompt-tokens", max_prompt_tokens, 1)
-    workload = load_workload(
+    return load_workload(
         dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed
     )
+
+
+def prompts(
+    pair: Pair, workload: Workload, *, chat: bool | None = None, max_prompt_tokens: int | None = None
+) -> PromptSet:
+    """A workload's prompts as the target's token ids; what is left out is said on standard error."""
+    from specaudit.acceptance.pair import encode
+
     chosen = encode(workload, pair.target, chat=chat, max_prompt_tokens=max_prompt_tokens)
     for reason, count in chosen.skipped.items():
         note(f"left out {count} rows of {chosen.name}: {reason}")
     return chosen
+
+
+def one_prompt(pair: Pair, text: str, chat: bool | None) -> PromptSet:
+    """The text of ``--prompt`` as the target's token ids."""
+    from specaudit.acceptance.pair import PromptSet
+    from specaudit.acceptance.workloads import Prompt, prompt_ids
+
+    ids = prompt_ids(Prompt((text,)), pair.target.tokenizer, chat=chat, argument="--prompt")
+    if len(ids) >= pair.target.max_context:
+        problem = f"{pair.target.name}'s context holds {pair.target.max_context}"
+        raise InputError("--prompt", f"{text[:40]}... of {len(ids)} tokens", problem, "shorten it")
+    return PromptSet([ids], [None], "--prompt", "", {})
 
 
 def provenance(pair: Pair, prompts: PromptSet | None, params: SamplingParams | None, **facts: Any) -> dict[str, Any]:

@@ -58,6 +58,11 @@ class HuggingFaceModel:
                 "model", self.name, f"its layers of type {', '.join(unknown)} keep a state that cannot be rewound",
                 "use a model whose layers are all attention",
             )  # fmt: skip
+        if "local" in (getattr(self.config, "attention_layers", None) or ()):  # GPT-Neo
+            raise InputError(
+                "model", self.name, "its local attention layers count positions from the end of the batch",
+                "use a model whose attention takes positions and a mask, such as a llama",
+            )  # fmt: skip
         return types
 
     @property
@@ -79,8 +84,10 @@ class HuggingFaceModel:
         if kinds == {"full_attention"}:
             # Some configurations carry the window without naming the layers; those models apply it to every layer.
             named = getattr(self.config, "layer_types", None)
-            return rows.causal_mask(None if named else window)
-        by_kind = {kind: rows.causal_mask(window if kind == "sliding_attention" else None) for kind in kinds}
+            return rows.causal_mask(self.model.dtype, None if named else window)
+        by_kind = {
+            kind: rows.causal_mask(self.model.dtype, window if kind == "sliding_attention" else None) for kind in kinds
+        }
         return by_kind if len(kinds) > 1 else by_kind.popitem()[1]
 
     def open_rows(self, batch: int, capacity: int) -> ModelRows:

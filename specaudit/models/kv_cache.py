@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -99,11 +99,12 @@ class RowCache(Cache):
             return self._span[self.shared_length : self.end].expand(len(self.lengths), -1)
         return self.slots
 
-    def causal_mask(self, window: int | None = None) -> Bool[Tensor, "rows 1 width end"]:
-        """True where a new token may look: at its row's committed tokens and the new ones up to itself.
+    def causal_mask(self, dtype: torch.dtype, window: int | None = None) -> Float[Tensor, "rows 1 width end"]:
+        """Zero where a new token may look, at its row's committed tokens and the new ones up to itself; else ``-inf``.
 
         ``window`` limits the look back to that many tokens, the token itself included. ``rows`` is one where all rows
-        have the same length.
+        have the same length. Additive, since every attention implementation takes that, and a boolean mask would be
+        converted anew in every layer.
         """
         if self.shared_length is not None:
             mask = self._triangle[self.shared_length : self.end, : self.end].unsqueeze(0)
@@ -112,7 +113,7 @@ class RowCache(Cache):
         if window is not None and self.end > window:
             oldest = self.positions()[: mask.shape[0]].unsqueeze(-1) - window
             mask = mask & (self._span[: self.end] > oldest)
-        return mask.unsqueeze(1)
+        return torch.zeros((), dtype=dtype, device=mask.device).where(mask, -torch.inf).unsqueeze(1)
 
     def commit(self, counts: Sequence[int]) -> None:
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]

@@ -70,6 +70,7 @@ def load_model(
             enable_progress_bar()
     loaded = HuggingFaceModel(cast("Any", model).eval().to(place), tokenizer, name, _content(source, options))
     _check_causal(argument, loaded)
+    _check_rows(argument, loaded)
     return loaded
 
 
@@ -167,6 +168,26 @@ def _check_causal(argument: str, model: HuggingFaceModel) -> None:
         raise InputError(argument, model.name, "its logits are not finite", "try --dtype float32 or other weights")
     if not torch.allclose(logits[0], logits[1], atol=1e-2, rtol=1e-2):
         raise InputError(argument, model.name, "its outputs depend on later tokens", "use a causal language model")
+
+
+@torch.inference_mode()
+def _check_rows(argument: str, model: HuggingFaceModel) -> None:
+    """Rows of different lengths must give what an ordinary pass gives: some models count positions by themselves."""
+    ids = torch.arange(1, 11).reshape(2, 5) % model.vocabulary
+    whole = model.score_full(ids, [5, 5]).float()
+    fed = torch.tensor([[*ids[0, 3:].tolist(), 0, 0], ids[1, 1:].tolist()], device=model.device)
+    remedy = "use a model whose attention takes positions and a mask, such as a llama"
+    try:
+        rows = model.open_rows(2, 8)
+        rows.read([ids[0, :3].tolist(), ids[1, :1].tolist()])
+        logits = rows.forward(fed).float()
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        problem = f"it cannot decode rows of different lengths ({type(error).__name__}: {str(error).strip()[:100]})"
+        raise InputError(argument, model.name, problem, remedy) from error
+    drift = torch.cat([logits[0, :2] - whole[0, 3:], logits[1] - whole[1, 1:]]).abs().mean()
+    # Rounding, of half precision too, is far below a tenth of the logits' spread; a wrong position is far above.
+    if not bool(drift <= 0.1 * whole.std()):
+        raise InputError(argument, model.name, "it gives other logits to rows of different lengths", remedy)
 
 
 def _content(source: str, options: dict[str, Any]) -> str:

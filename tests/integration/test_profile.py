@@ -69,7 +69,7 @@ def test_greedy_rounds_are_walked_exactly(name, draft, request):
 
 
 def test_alpha_is_the_overlap_of_target_and_draft(tabular_pair, baseline):
-    """Each token drafted at a prefix is accepted with sum(min(p, q)), so the two agree but for the draw of the output."""
+    """A token drafted at a prefix is accepted with sum(min(p, q)): the two differ by the draw of the output alone."""
     profile = profiled(tabular_pair, "draft", PARAMS, baseline)
     figures = profiles.summarise(profile, np.random.default_rng(0))
     low, high = figures["alpha_interval"]
@@ -117,7 +117,7 @@ def test_figures_by_category(tabular_pair):
 
 
 def test_a_folder_that_is_no_profile_is_refused(tmp_path):
-    with pytest.raises(InputError, match="--profile = .*: is not a folder"):
+    with pytest.raises(InputError, match="is not a folder; give the folder that"):
         profiles.read(tmp_path / "nowhere")
     with pytest.raises(InputError, match="cannot be read"):
         profiles.read(tmp_path)

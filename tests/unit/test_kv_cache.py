@@ -134,14 +134,15 @@ def test_a_token_sees_its_own_rows_past_and_no_further_back_than_the_window(leng
     rows = RowCache(1, len(lengths), 16, "cpu")
     rows.commit(lengths)
     rows.prepare(width)
-    mask = rows.causal_mask(window).expand(len(lengths), -1, -1, -1)
+    mask = rows.causal_mask(torch.float32, window).expand(len(lengths), -1, -1, -1)
+    assert set(mask.unique().tolist()) <= {0.0, -torch.inf}
     assert mask.shape == (len(lengths), 1, width, max(lengths) + width)
     assert rows.positions().tolist() == [list(range(length, length + width)) for length in lengths]
     for row, length in enumerate(lengths):
         for new in range(width):
             at = length + new
             oldest = 0 if window is None else max(0, at - window + 1)
-            seen = mask[row, 0, new].nonzero().flatten().tolist()
+            seen = (mask[row, 0, new] == 0).nonzero().flatten().tolist()
             assert seen == list(range(oldest, at + 1))
 
 

@@ -7,13 +7,21 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    BartConfig,
+    BartForCausalLM,
     BertConfig,
     BertLMHeadModel,
+    BloomConfig,
+    BloomForCausalLM,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     PreTrainedTokenizerFast,
+    RwkvConfig,
+    RwkvForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -172,6 +180,37 @@ def test_a_model_that_looks_ahead_is_refused(save):
 def test_a_recurrent_model_is_refused(save):
     config = MambaConfig(vocab_size=300, hidden_size=16, state_size=4, num_hidden_layers=1, expand=2)
     assert "keep a state that cannot be rewound" in refusal(save(MambaForCausalLM(config)))
+
+
+ROWLESS = {
+    # counts positions by itself
+    "bart": lambda: BartForCausalLM(
+        BartConfig(
+            vocab_size=300, d_model=16, decoder_layers=2, decoder_attention_heads=2, decoder_ffn_dim=16, init_std=0.3,
+            max_position_embeddings=64, is_encoder_decoder=False,
+        )
+    ),
+    # builds its position bias from a padding mask
+    "bloom": lambda: BloomForCausalLM(BloomConfig(vocab_size=300, hidden_size=16, n_layer=1, n_head=2)),
+    # keeps a recurrent state and does not say so
+    "rwkv": lambda: RwkvForCausalLM(
+        RwkvConfig(vocab_size=300, hidden_size=16, num_hidden_layers=2, attention_hidden_size=16, context_length=32)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ROWLESS)
+def test_a_model_that_cannot_decode_rows_of_different_lengths_is_refused(save, kind):
+    torch.manual_seed(0)
+    assert "rows of different lengths" in refusal(save(ROWLESS[kind]()))
+
+
+def test_local_attention_that_counts_from_the_end_is_refused(save):
+    config = GPTNeoConfig(
+        vocab_size=300, hidden_size=16, num_layers=2, num_heads=2, window_size=4, max_position_embeddings=64,
+        attention_types=[[["global", "local"], 1]],
+    )  # fmt: skip
+    assert "its local attention layers" in refusal(save(GPTNeoForCausalLM(config)))
 
 
 def test_weights_that_are_not_finite_are_refused(save, tokenizer):
