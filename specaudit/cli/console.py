@@ -20,13 +20,15 @@ def progress(title: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+        bar = Progress(*columns, console=Console(file=sys.stderr), transient=sys.stderr.isatty())
         started, running = time.monotonic(), False
         task = bar.add_task(title, total=total)
         try:
             for item in items:
                 yield item
                 bar.advance(task)
+                if running:
+                    bar.refresh()
                 if not running and time.monotonic() - started > QUIET_SECONDS:
                     bar.start()
                     running = True

@@ -62,7 +62,7 @@ def run(
     rows, _ = bench_with_prediction(
         pair.target,
         pair.drafter,
-        chosen.ids[::3],
+        chosen.ids,
         [params],
         limits,
         [best],

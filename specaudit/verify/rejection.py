@@ -60,11 +60,11 @@ def verify(
         if not bool(bonus.all()):
             residual = _residual(weights, proposal, rows, accepted.clamp(max=proposal.width - 1))
             weights = torch.where(bonus.unsqueeze(-1), weights, residual)
-            empty = weights.sum(-1) <= 0
-            if bool(empty.any()):
-                accept[rows[empty], accepted[empty]] = True
-                continue
-        return Verification(accepted, sample(weights, uniforms[:, -1]), bonus)
+        extra = sample(weights, uniforms[:, -1])
+        empty = extra >= weights.shape[-1]  # no weight at all: p and q were equal to rounding
+        if not bool(empty.any()):
+            return Verification(accepted, extra, bonus)
+        accept[rows[empty], accepted[empty]] = True
 
 
 def acceptances(

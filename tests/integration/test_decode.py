@@ -186,6 +186,7 @@ def test_rounds_account_for_every_token(pair, draft, adds_up):
     for round_ in decoded.rounds:
         for row, proposed, count in zip(round_.rows, round_.proposed, round_.emitted, strict=True):
             assert 1 <= count <= proposed + 1
+            assert emitted[row] + proposed + 1 <= 20  # no more is drafted than there is room for
             emitted[row] += count
             counted[row] += 1
         assert 0 <= round_.propose_seconds + round_.score_seconds + round_.verify_seconds <= round_.total_seconds

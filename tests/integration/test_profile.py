@@ -57,11 +57,13 @@ def test_the_walk_over_the_decoders_own_outputs_counts_its_rounds(tabular_pair, 
     assert expected == pytest.approx(widths, abs=0.03)
 
 
+@pytest.mark.parametrize("penalty", [{}, {"repetition_penalty": 1.3, "frequency_penalty": 0.2}], ids=["", "penalised"])
 @pytest.mark.parametrize("draft", ["draft", "prompt-lookup"])
 @pytest.mark.parametrize("name", ["tabular_pair", "llama_pair"])
-def test_greedy_rounds_are_walked_exactly(name, draft, request):
+def test_greedy_rounds_are_walked_exactly(name, draft, penalty, request):
+    """So the drafter proposes in the loop what its replay says, whatever was rejected before."""
     pair = request.getfixturevalue(name)
-    params = SamplingParams(temperature=0)
+    params = SamplingParams(temperature=0, **penalty)
     for k in (1, 3):
         decoded = pair.decode(draft, params, k=k, max_new_tokens=30).transcripts
         walked = profiled(pair, draft, params, decoded, budget=30).walk
