@@ -48,6 +48,7 @@ class Row:
     finish_reason: str | None = None
 
 
+@torch.inference_mode()
 def decode(
     target: Target,
     drafter: Drafter | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import TYPE_CHECKING, Any
 
 from specaudit.cli.console import note
@@ -29,7 +30,11 @@ def load(target: str, draft: str | None, dtype: str, device: str, allow_pickle: 
     quieten()
     from specaudit.acceptance.pair import load_pair
 
-    return load_pair(target, draft, dtype=dtype, device=device, allow_pickle=allow_pickle)
+    pair = load_pair(target, draft, dtype=dtype, device=device, allow_pickle=allow_pickle)
+    # What is loaded stays: the garbage collector need not look through its million objects again and again.
+    gc.collect()
+    gc.freeze()
+    return pair
 
 
 def workload(

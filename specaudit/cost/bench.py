@@ -14,6 +14,7 @@ from specaudit.core.sampling import row_seed
 from specaudit.core.types import Limits, SamplingParams, Transcript
 from specaudit.cost.measure import Plan, measure
 from specaudit.cost.predict import predict
+from specaudit.cost.timing import collector_paused
 from specaudit.decode import Decoded, decode
 from specaudit.models.target import ModelTarget
 from specaudit.stats import percentile_interval, ratio_bootstrap
@@ -85,7 +86,9 @@ def _decode(
     limits: Limits, k: int, start: int,
 ) -> Decoded:  # fmt: skip
     seeds = [row_seed(params.seed, start + row) for row in range(len(prompts))]
-    return decode(ModelTarget(model), drafter, lossless_verifier(params), prompts, params, limits, k=k, seeds=seeds)
+    verifier = lossless_verifier(params)
+    with collector_paused():
+        return decode(ModelTarget(model), drafter, verifier, prompts, params, limits, k=k, seeds=seeds)
 
 
 def _row(base: Speed, spec: Speed, k: int, batch: int, params: SamplingParams) -> dict[str, Any]:

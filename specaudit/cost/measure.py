@@ -13,6 +13,7 @@ from specaudit.core.artifacts import machine
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.types import Limits, Round, SamplingParams
 from specaudit.cost.forced import FixedWidthDrafter, ForcedVerifier
+from specaudit.cost.timing import collector_paused
 from specaudit.decode import decode
 from specaudit.models.target import ModelTarget
 from specaudit.stats import median_ratio_interval
@@ -104,10 +105,11 @@ def _run(
     verifier = lossless_verifier(params)
     forced = None if drafter is None else FixedWidthDrafter(drafter, drafted)
     tokens = (WARM_UP_ROUNDS + rounds) * (drafted + 2) // 2 + drafted + 1
-    decoded = decode(
-        ModelTarget(model), forced, verifier if drafter is None else ForcedVerifier(verifier), prompts, params,
-        Limits(max_new_tokens=tokens), k=max(1, drafted),
-    )  # fmt: skip
+    with collector_paused():
+        decoded = decode(
+            ModelTarget(model), forced, verifier if drafter is None else ForcedVerifier(verifier), prompts, params,
+            Limits(max_new_tokens=tokens), k=max(1, drafted),
+        )  # fmt: skip
     full = [r for r in decoded.rounds[WARM_UP_ROUNDS:] if r.proposed == (drafted,) * len(prompts)]
     return Run(*(_median(full, part) for part in ("total_seconds", "propose_seconds", "score_seconds")))
 
