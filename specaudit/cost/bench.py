@@ -161,7 +161,7 @@ class Known:
 
 
 def with_prediction(rows: list[dict[str, Any]], prediction: dict[str, Any]) -> list[dict[str, Any]]:
-    """Adds ``predicted`` and ``relative_error`` = predicted / measured - 1; None where k and batch are not predicted."""
+    """Adds ``predicted`` and ``relative_error`` = predicted / measured - 1, None where nothing was predicted."""
     by_cell = {(row["k"], row["batch"]): row["predicted"] for row in prediction["rows"]}
     out = []
     for row in rows:
