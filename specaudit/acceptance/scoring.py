@@ -44,7 +44,11 @@ class ScoredOutput:
 
 def acceptance(target_logprob: Floats, draft_logprob: Floats) -> Floats:
     """``a[i, d] = min(1, q_d(x_i) / p(x_i))``: a token that was emitted was accepted with this probability."""
-    return np.exp(np.minimum(0.0, draft_logprob - target_logprob[:, None]))
+    # Where the draft gives no mass nothing was accepted, though the target's own mass may round to zero there as well
+    # (a near tie at temperature zero, scored in another shape than it was decoded in).
+    with np.errstate(invalid="ignore"):
+        ratio = np.exp(np.minimum(0.0, draft_logprob - target_logprob[:, None]))
+    return np.where(np.isneginf(draft_logprob), 0.0, ratio)
 
 
 def score_outputs(

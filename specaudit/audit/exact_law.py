@@ -19,6 +19,7 @@ from specaudit.core.protocols import Verifier
 from specaudit.core.types import Proposal
 
 BISECTIONS = 60  # halves [0, 1] below the spacing of float64
+BELOW_ONE = np.nextafter(1.0, 0.0)  # the largest uniform: a midpoint between it and 1 rounds to 1, which is none
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,12 @@ def _accept_threshold(verifier: Verifier, target_probs: Tensor, proposal: Propos
 
     def accepted(u: np.ndarray) -> np.ndarray:
         uniforms = torch.zeros(len(u), proposal.width + 1, dtype=torch.float64)
-        uniforms[:, depth] = torch.from_numpy(u)
+        uniforms[:, depth] = torch.from_numpy(np.minimum(u, BELOW_ONE))
         return (verifier(target_probs, proposal, uniforms).accepted > depth).numpy()
 
     batch = len(proposal.lengths)
     low, high = np.zeros(batch), np.full(batch, 1.0)
-    always, never = accepted(np.full(batch, np.nextafter(1.0, 0.0))), ~accepted(np.zeros(batch))
+    always, never = accepted(np.full(batch, BELOW_ONE)), ~accepted(np.zeros(batch))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         inside = accepted(middle)
@@ -135,8 +136,8 @@ def _extra_masses(verifier: Verifier, target_probs: Tensor, proposal: Proposal, 
     def extra(u: np.ndarray) -> np.ndarray:
         uniforms = torch.zeros(batch, proposal.width + 1, dtype=torch.float64)
         if depth < proposal.width:
-            uniforms[:, depth] = np.nextafter(1.0, 0.0)
-        uniforms[:, -1] = torch.from_numpy(u)
+            uniforms[:, depth] = BELOW_ONE
+        uniforms[:, -1] = torch.from_numpy(np.minimum(u, BELOW_ONE))
         return verifier(target_probs, proposal, uniforms).extra_token.numpy()
 
     edges = np.zeros((batch, vocabulary + 1))

@@ -57,8 +57,11 @@ def test_greedy_output_under_penalties_is_the_baselines(llama_pair, draft, penal
 def test_the_baseline_is_what_generate_gives(name, penalty, request, assert_equal_or_tied):
     pair = request.getfixturevalue(name)
     params = SamplingParams(temperature=0, repetition_penalty=penalty)
-    baseline = pair.decode(None, params, max_new_tokens=12)
-    settings = GenerationConfig(do_sample=False, max_new_tokens=12, repetition_penalty=penalty, pad_token_id=0)
+    end_ids = sorted(pair.target.end_ids)
+    baseline = pair.decode(None, params, max_new_tokens=12, end_ids=end_ids)
+    settings = GenerationConfig(
+        do_sample=False, max_new_tokens=12, repetition_penalty=penalty, eos_token_id=end_ids or None, pad_token_id=0
+    )
     generated = []
     for prompt, transcript in zip(pair.prompts, baseline.transcripts, strict=True):
         ids = torch.tensor([prompt])
