@@ -109,6 +109,8 @@ def audit(
     flagged = [test for test in tests if test.flagged]
     verdict = "inconclusive" if because else "violated" if flagged else "no_violation_found"
     return {
+        "target": target.name,
+        "draft": drafter.name if drafter is not None else None,
         "verdict": verdict,
         "inconclusive_because": because,
         "tokens": tokens,

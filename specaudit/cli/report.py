@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specaudit.cli import options as o
+from specaudit.core.errors import InputError
 
 
 def run(
@@ -36,6 +37,7 @@ def run(
     from specaudit.cost.predict import predict
 
     walked, figures = read(profile)
+    check_same_pair(figures, {"--audit": audited, **({"--bench": measured} if measured else {})})
     prediction = predict(walked, figures, table, np.random.default_rng(seed))
     decision = decide(
         profile=figures,
@@ -52,3 +54,13 @@ def run(
     render(decision, profile=figures, costs=table, prediction=prediction, audit=audited, bench=measured, out=out)
     show(with_schema("report", decision, where_from), lambda: print(summary_text(decision)), as_json)
     return exit_code(decision["decision"])
+
+
+def check_same_pair(figures: dict[str, Any], artifacts: dict[str, dict[str, Any]]) -> None:
+    """Raises unless every artifact is of the profile's pair; an audit without a draft is of its target alone."""
+    for argument, artifact in artifacts.items():
+        for name in ("target", "draft"):
+            found = artifact.get(name)
+            if found is not None and found != figures[name]:
+                problem = f"the profile's {name} is {figures[name]!r}"
+                raise InputError(argument, found, problem, "give artifacts of one pair")

@@ -278,6 +278,21 @@ def test_the_exit_code_is_the_decision_under_a_policy(road, tmp_path, policy, de
     assert written == report.json
 
 
+@pytest.mark.parametrize("name", ["audit", "bench"])
+def test_a_report_is_of_one_pair(road, tmp_path, name):
+    other = tmp_path / f"{name}.json"
+    other.write_text(json.dumps({**road.artifact(f"{name}.json"), "draft": "another"}), encoding="utf-8")
+    files = {"audit": "audit.json", "bench": "bench.json", name: other}
+    with inside(road.folder):
+        done = specaudit(
+            "report", "--profile", "profile", "--costs", "costs.json", "--audit", files["audit"],
+            "--bench", files["bench"], "--out", tmp_path / "report",
+        )  # fmt: skip
+    assert done.code == 2
+    assert f"--{name} = 'another': the profile's draft is 'zoo:tiny'" in done.err
+    assert not (tmp_path / "report").exists()
+
+
 def test_results_in_words_on_standard_output(road, tmp_path):
     """Without --json; the same files."""
     pair = ("--target", "zoo:tiny", "--draft", "zoo:tiny")
