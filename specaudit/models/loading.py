@@ -10,7 +10,6 @@ from typing import Any, Literal, cast
 import torch
 from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 import specaudit
 from specaudit.core.errors import InputError
@@ -50,8 +49,6 @@ def load_model(
     if torch_dtype is None and place.type == "cpu":
         torch_dtype = torch.float32
     source, options = _source(name, role)
-    shown = is_progress_bar_enabled()
-    disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
         if getattr(config, "is_encoder_decoder", False):
@@ -65,9 +62,6 @@ def load_model(
         raise
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
         raise _explained(argument, name, error, allow_pickle) from error
-    finally:
-        if shown:
-            enable_progress_bar()
     loaded = HuggingFaceModel(cast("Any", model).eval().to(place), tokenizer, name, _content(source, options))
     _check_causal(argument, loaded)
     _check_rows(argument, loaded)

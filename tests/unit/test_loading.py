@@ -25,7 +25,6 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from specaudit.core.errors import InputError
 from specaudit.models.loading import check_same_tokenizer, load_model
@@ -108,18 +107,6 @@ def test_the_content_hash_follows_the_weights(folder, save, tokenizer):
     other = load_model(save(llama(len(tokenizer), seed=1)), device="cpu")
     assert first.content.startswith("sha256:")
     assert first.content == again.content != other.content
-
-
-@pytest.mark.parametrize("shown", [True, False])
-def test_progress_bars_are_left_as_they_were(folder, tmp_path, shown):
-    before = is_progress_bar_enabled()
-    try:
-        (enable_progress_bar if shown else disable_progress_bar)()
-        load_model(str(folder), device="cpu")
-        refusal(tmp_path)
-        assert is_progress_bar_enabled() == shown
-    finally:
-        (enable_progress_bar if before else disable_progress_bar)()
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
