@@ -105,7 +105,7 @@ def sample(weights: Float[Tensor, "batch vocab"], uniforms: Float[Tensor, " batc
 
     The sums run in float64, so that a vocabulary of 10^5 float32 weights loses nothing. A token of weight zero is never
     drawn: the first token whose cumulative weight exceeds the uniform's share is taken, and since the uniform is at
-    most 1 - 2^-53, its share rounds to less than the total. A row without any weight gives ``vocab``, no token at all.
+    most 1 - 2^-53, its share rounds to less than the total.
     """
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     share = uniforms.to(torch.float64).unsqueeze(-1) * cumulative[:, -1:]

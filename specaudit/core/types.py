@@ -164,3 +164,5 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise InputError("max_new_tokens", self.max_new_tokens, "must be at least 1", "use, for example, 64")
+        if "" in self.stop_strings:
+            raise InputError("--stop", "", "an empty string stands in every text", "leave it out")

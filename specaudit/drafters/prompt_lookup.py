@@ -96,7 +96,7 @@ class PromptLookup:
 
 def create(argument: str, target: CausalModel, load_model: LoadModel) -> PromptLookup:
     """The drafter of ``prompt-lookup[:N]``; N is the longest n-gram."""
-    if argument and not (argument.isdigit() and int(argument) > 0):
+    if argument and not (argument.isdecimal() and int(argument) > 0):
         raise InputError(
             "--draft", f"prompt-lookup:{argument}", "N must be at least 1", "use, for example, prompt-lookup:3"
         )

@@ -45,7 +45,8 @@ def verify(
     -------
     Verification
         A node is accepted where ``u q(x) < p(x)``. Where the residual mass at a rejected node rounds to zero, p and q
-        are equal to rounding and the token is accepted.
+        are equal to rounding, and the extra token is drawn from p: accepting the rejected one could emit a token that
+        the target gives no mass.
     """
     rows = torch.arange(target_probs.shape[0], device=target_probs.device)
     if proposal is None or proposal.width == 0:
@@ -53,18 +54,14 @@ def verify(
         return Verification(accepted, sample(target_probs[:, 0], uniforms[:, -1]), torch.ones_like(rows).bool())
     lengths = torch.tensor(proposal.lengths, device=rows.device)
     accept = acceptances(target_probs, proposal, uniforms, lengths)
-    while True:
-        accepted = accept.long().cumprod(-1).sum(-1)
-        bonus = accepted == lengths
-        weights = target_probs[rows, accepted]
-        if not bool(bonus.all()):
-            residual = _residual(weights, proposal, rows, accepted.clamp(max=proposal.width - 1))
-            weights = torch.where(bonus.unsqueeze(-1), weights, residual)
-        extra = sample(weights, uniforms[:, -1])
-        empty = extra >= weights.shape[-1]  # no weight at all: p and q were equal to rounding
-        if not bool(empty.any()):
-            return Verification(accepted, extra, bonus)
-        accept[rows[empty], accepted[empty]] = True
+    accepted = accept.long().cumprod(-1).sum(-1)
+    bonus = accepted == lengths
+    weights = target_probs[rows, accepted]
+    if not bool(bonus.all()):
+        residual = _residual(weights, proposal, rows, accepted.clamp(max=proposal.width - 1))
+        from_target = bonus | (residual.sum(-1) <= 0)
+        weights = torch.where(from_target.unsqueeze(-1), weights, residual)
+    return Verification(accepted, sample(weights, uniforms[:, -1]), bonus)
 
 
 def acceptances(
