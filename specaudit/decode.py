@@ -122,12 +122,21 @@ def decode(
 def decode_batches(
     target: Target, drafter: Drafter | None, verifier: Verifier, prompts: Sequence[Ids], params: SamplingParams,
     limits: Limits, *, k: int = 0, batch_size: int = 1, text: Text | None = None,
-) -> Iterator[Decoded]:  # fmt: skip
-    """Decodes all prompts, ``batch_size`` at a time; each row's seed comes from its place among all of them."""
+) -> Iterator[tuple[list[int], Decoded]]:  # fmt: skip
+    """Decodes all prompts, ``batch_size`` of like length at a time, so that little of a batch is padding.
+
+    Yields
+    ------
+    indexes : list of int
+        Which prompts the batch holds; each row's seed comes from its place among all of them.
+    decoded : Decoded
+    """
+    order = sorted(range(len(prompts)), key=lambda index: (len(prompts[index]), index))
     for start in range(0, len(prompts), batch_size):
-        batch = prompts[start : start + batch_size]
-        seeds = [row_seed(params.seed, start + offset) for offset in range(len(batch))]
-        yield decode(target, drafter, verifier, batch, params, limits, k=k, seeds=seeds, text=text)
+        indexes = order[start : start + batch_size]
+        seeds = [row_seed(params.seed, index) for index in indexes]
+        batch = [prompts[index] for index in indexes]
+        yield indexes, decode(target, drafter, verifier, batch, params, limits, k=k, seeds=seeds, text=text)
 
 
 def _emitted(verification: Verification, tokens: torch.Tensor | None) -> tuple[list[int], list[list[int]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,23 +101,16 @@ def decode_prompts(
     pair: Pair, prompts: PromptSet, params: SamplingParams, limits: Limits, *, k: int = 0, batch_size: int = 1,
     progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items,
 ) -> list[Transcript]:  # fmt: skip
-    """Outputs of every prompt, by the drafter if ``k`` is above zero and by the target alone otherwise."""
-    return list(_decoded(pair, prompts, params, limits, k, batch_size, progress))
-
-
-def _decoded(
-    pair: Pair, prompts: PromptSet, params: SamplingParams, limits: Limits, k: int, batch_size: int,
-    progress: Callable[[Iterable[Any], int], Iterable[Any]],
-) -> Iterator[Transcript]:  # fmt: skip
+    """Outputs of every prompt, in order, by the drafter if ``k`` is above zero and by the target alone otherwise."""
     batches = decode_batches(
         ModelTarget(pair.target), pair.drafter if k else None, lossless_verifier(params), prompts.ids, params, limits,
         k=k, batch_size=batch_size, text=pair.target.tokenizer.decode,
     )  # fmt: skip
-    count = 0
-    for decoded in progress(batches, -(-len(prompts.ids) // batch_size)):
-        for transcript in decoded.transcripts:
-            yield dataclasses.replace(transcript, category=prompts.categories[count])
-            count += 1
+    by_prompt: dict[int, Transcript] = {}
+    for indexes, decoded in progress(batches, -(-len(prompts.ids) // batch_size)):
+        for index, transcript in zip(indexes, decoded.transcripts, strict=True):
+            by_prompt[index] = dataclasses.replace(transcript, category=prompts.categories[index])
+    return [by_prompt[index] for index in range(len(prompts.ids))]
 
 
 def limits_of(target: CausalModel, max_new_tokens: int, stop: Sequence[str] = ()) -> Limits:

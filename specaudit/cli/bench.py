@@ -48,7 +48,9 @@ def run(
     from specaudit.cli import setting
     from specaudit.cli.console import progress, show
     from specaudit.core.artifacts import check_writable, with_schema, write_json
+    from specaudit.cost.timing import bind_threads
 
+    bind_threads()
     ks = sorted({int(value) for value in o.integers("--k", k)})
     settings = [
         setting.sampling(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from specaudit.cli import options as o
 TEMPERATURE = 0.8
 MAX_NEW_TOKENS = 64
 K_MAX = 8
+SWEEPS = 6  # of the cost table before the bench, and as many again during it
+BENCHED = 2  # of the k with the largest predicted speedup
 
 
 def run(
@@ -23,8 +26,10 @@ def run(
     from specaudit.cli import setting
     from specaudit.cli.console import note, progress, show
     from specaudit.core.artifacts import check_writable, machine, with_schema, write_json
+    from specaudit.cost.timing import bind_threads
     from specaudit.report import decide, exit_code, load_policy, render, summary_text
 
+    bind_threads()
     params = setting.sampling(temperature=TEMPERATURE, seed=seed)
     check_writable("--out", out, folder=True)
     workload = setting.workload("zoo:prompts")
@@ -34,8 +39,8 @@ def run(
     from specaudit.acceptance.pair import decode_prompts, limits_of
     from specaudit.acceptance.profile import profile_outputs, write
     from specaudit.audit.lossless import audit
-    from specaudit.cost.bench import Known, bench_with_prediction
-    from specaudit.cost.measure import Plan, measure
+    from specaudit.cost.bench import bench, with_prediction
+    from specaudit.cost.measure import CostMeter, Plan, cost_table
     from specaudit.cost.predict import predict
 
     assert pair.drafter is not None
@@ -50,26 +55,24 @@ def run(
     )
     note("2/5 measure: what a round costs on this machine")
     context = int(figures["mean_context"])
-    costs = measure(
-        pair.target, pair.drafter, chosen.ids, params, Plan(k=K_MAX, contexts=(context,)), progress("measure")
-    )
-    prediction = predict(profile, figures, costs, np.random.default_rng(seed))
-    best = prediction["best"]["k"]
+    plan = Plan(k=K_MAX, contexts=(context,), pairs=SWEEPS)
+    meter = CostMeter(pair.target, pair.drafter, chosen.ids, params, plan, 1, context)
+    for _ in progress("measure")(range(SWEEPS), SWEEPS):
+        meter.sweep()
+
+    def predicted(ks: Sequence[int] | None = None) -> dict[str, Any]:
+        return predict(profile, figures, cost_table([meter]), np.random.default_rng(seed), ks)
+
+    ranked = sorted(predicted()["rows"], key=lambda row: row["predicted"], reverse=True)
+    ks = sorted(row["k"] for row in ranked[:BENCHED])
+    best = ranked[0]["k"]
     note(f"3/5 audit: the speculative decoder's own outputs at k = {best}")
     drafted = decode_prompts(pair, chosen, params, limits, k=best, batch_size=16, progress=progress("decode"))
     audited = audit(pair.target, pair.drafter, drafted, seed=seed, progress=progress("score"))
-    note("4/5 bench: baseline and speculative decoding in turn")
-    rows, _ = bench_with_prediction(
-        pair.target,
-        pair.drafter,
-        chosen.ids,
-        [params],
-        limits,
-        [best],
-        1,
-        Known(profile, figures, costs),
-        progress,
-    )
+    note(f"4/5 bench: baseline and speculative decoding at k = {', '.join(map(str, ks))}, in turn")
+    speeds, _ = bench(pair.target, pair.drafter, chosen.ids, params, limits, ks, 1, progress("bench"), meter)
+    costs, prediction = cost_table([meter]), predicted(ks)
+    rows = with_prediction(speeds, prediction)
     measured: dict[str, Any] = {"target": pair.target.name, "draft": pair.drafter.name, "mode": "eager", "rows": rows}
     note("5/5 report")
     artifacts = {

@@ -37,7 +37,9 @@ def run(
     from specaudit.cli import setting
     from specaudit.cli.console import progress, show
     from specaudit.core.artifacts import check_writable, with_schema, write_json
+    from specaudit.cost.timing import bind_threads
 
+    bind_threads()
     params = setting.sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )

@@ -12,7 +12,7 @@ from specaudit.acceptance.profile import AcceptanceProfile, profile_outputs
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.sampling import row_seed
 from specaudit.core.types import Limits, SamplingParams, Transcript
-from specaudit.cost.measure import Plan, measure
+from specaudit.cost.measure import CostMeter, Plan, cost_table
 from specaudit.cost.predict import predict
 from specaudit.cost.timing import collector_paused
 from specaudit.decode import Decoded, decode
@@ -55,9 +55,15 @@ class Speed:
 
 def bench(
     model: CausalModel, drafter: Drafter, prompts: Sequence[Sequence[int]], params: SamplingParams, limits: Limits,
-    ks: Sequence[int], batch: int, progress: Progress = lambda items, _total: items,
+    ks: Sequence[int], batch: int, progress: Progress = lambda items, _total: items, meter: CostMeter | None = None,
 ) -> tuple[list[dict[str, Any]], list[Transcript]]:  # fmt: skip
     """Decodes every prompt batch without and with the drafter, in turn, and compares their speed.
+
+    Parameters
+    ----------
+    meter : CostMeter, optional
+        Takes its ``plan.pairs`` sweeps between prompt batches, spread evenly, so that costs and speeds meet the same
+        conditions of the machine.
 
     Returns
     -------
@@ -70,10 +76,14 @@ def bench(
     starts = range(0, len(prompts) - batch + 1, batch)
     speeds = {k: Speed() for k in (0, *ks)}
     transcripts: list[Transcript] = []
+    sweeps = meter.plan.pairs if meter is not None else 0
     _decode(model, drafter, prompts[:batch], params, Limits(min(8, limits.max_new_tokens)), max(ks), 0)  # warm-up
-    for start in progress(starts, len(starts)):
+    for turn, start in enumerate(progress(starts, len(starts))):
+        for _ in range(turn * sweeps // len(starts), (turn + 1) * sweeps // len(starts)):
+            assert meter is not None
+            meter.sweep()
         group = prompts[start : start + batch]
-        for k in (0, *ks) if (start // batch) % 2 == 0 else (*reversed(ks), 0):
+        for k in (0, *ks) if turn % 2 == 0 else (*reversed(ks), 0):
             decoded = _decode(model, drafter if k else None, group, params, limits, k, start)
             speeds[k].add(decoded, batch)
             if not k:
@@ -120,31 +130,38 @@ def bench_with_prediction(
     """Measured beside predicted, for every setting of the sampling parameters.
 
     The prediction of a setting comes from ``known`` where that is a profile under the same setting. Otherwise the
-    baseline's own outputs are scored; a missing cost table is measured here.
+    baseline's own outputs are scored. Without ``known`` the costs of a setting are measured between its prompts.
 
     Returns
     -------
     rows, costs
     """
     rows: list[dict[str, Any]] = []
-    costs = known.costs if known is not None else None
+    costs = known.costs if known is not None else {}
     for params in settings:
-        if costs is None:
-            context = int(np.mean([len(ids) for ids in prompts])) + limits.max_new_tokens // 2
-            plan = Plan(k=max(ks), batches=(batch,), contexts=(context,))
-            costs = measure(model, drafter, prompts, params, plan, progress("measure costs"))
+        meter = None if known is not None else _meter(model, drafter, prompts, params, limits, max(ks), batch)
         title = f"bench at temperature {params.temperature:g}"
-        measured, transcripts = bench(model, drafter, prompts, params, limits, ks, batch, progress(title))
+        measured, transcripts = bench(model, drafter, prompts, params, limits, ks, batch, progress(title), meter)
         if known is not None and known.covers(params):
             profile, figures = known.profile, known.figures
         else:
             profile, figures = profile_outputs(
                 model, drafter, transcripts, limits.max_new_tokens, k_max=max(ks), seed=params.seed
             )
+        if meter is not None:
+            costs = cost_table([meter])
         prediction = predict(profile, figures, costs, np.random.default_rng(params.seed))
         rows += with_prediction(measured, prediction)
-    assert costs is not None
     return rows, costs
+
+
+def _meter(
+    model: CausalModel, drafter: Drafter, prompts: Sequence[Sequence[int]], params: SamplingParams, limits: Limits,
+    k: int, batch: int,
+) -> CostMeter:  # fmt: skip
+    context = int(np.mean([len(ids) for ids in prompts])) + limits.max_new_tokens // 2
+    plan = Plan(k=k, batches=(batch,), contexts=(context,))
+    return CostMeter(model, drafter, prompts, params, plan, batch, context)
 
 
 @dataclass(frozen=True)

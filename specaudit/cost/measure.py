@@ -37,11 +37,37 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """Medians of one run's full rounds, in seconds."""
+    """Means of one run's full rounds, in seconds: what a user waits for is a sum, so its odd slow round counts."""
 
     total: float
     propose: float
     score: float
+
+
+class CostMeter:
+    """Paired runs at one batch and context, taken whenever ``sweep`` is called.
+
+    A machine's speed drifts within minutes, so sweeps that lie between the runs of a bench share its conditions.
+    """
+
+    def __init__(
+        self, model: CausalModel, drafter: Drafter, prompts: Sequence[Sequence[int]], params: SamplingParams,
+        plan: Plan, batch: int, context: int,
+    ) -> None:  # fmt: skip
+        self.model, self.drafter, self.params, self.plan = model, drafter, params, plan
+        self.batch, self.context = batch, context
+        length = min(context, model.max_context - plan.rounds * (plan.k + 1) - 2)
+        self.filled = [_filled(prompts, row, length) for row in range(batch)]
+        self.pairs: dict[int, list[tuple[Run, Run]]] = {drafted: [] for drafted in range(plan.k + 1)}
+        _run(model, drafter, self.filled, params, plan.k, WARM_UP_ROUNDS + 1)
+
+    def sweep(self) -> None:
+        """One pair of baseline run and round run for every drafted width."""
+        for drafted, pairs in self.pairs.items():
+            baseline = _run(self.model, None, self.filled, self.params, 0, self.plan.rounds)
+            pairs.append(
+                (_run(self.model, self.drafter, self.filled, self.params, drafted, self.plan.rounds), baseline)
+            )
 
 
 def measure(
@@ -55,45 +81,52 @@ def measure(
     prompts : sequence of token id sequences
         Text to fill the contexts with; repeated as often as it takes.
     progress : callable
-        Wraps the list of cells, to show how far it is.
+        Wraps the sweeps, to show how far it is.
 
     Returns
     -------
     dict
-        The figures of ``costs.json``: rows with width (tokens a sequence in the verify pass, k + 1), batch, context,
-        ``round_cost`` in baseline steps with its interval, ``seconds``; ``baseline_seconds`` (one step at the first
-        batch and context), ``draft_cost_ratio`` (one draft step over one baseline step) and ``verify_ratio`` by width.
+        The figures of ``costs.json``, see ``cost_table``.
     """
     cells = list(itertools.product(plan.batches, plan.contexts))
-    rows, parts = [], {}
-    generator = np.random.default_rng(params.seed)
-    for batch, context in progress(cells, len(cells)):
-        filled = [
-            _filled(prompts, row, min(context, model.max_context - plan.rounds * (plan.k + 1) - 2))
-            for row in range(batch)
-        ]
-        _run(model, drafter, filled, params, plan.k, WARM_UP_ROUNDS + 1)
-        pairs: dict[int, list[tuple[Run, Run]]] = {width: [] for width in range(plan.k + 1)}
-        for _, drafted in itertools.product(range(plan.pairs), pairs):
-            baseline = _run(model, None, filled, params, 0, plan.rounds)
-            pairs[drafted].append((_run(model, drafter, filled, params, drafted, plan.rounds), baseline))
-        for drafted, runs in pairs.items():
-            rows.append(_row(drafted, batch, context, runs, generator))
-        parts[batch, context] = pairs
-    first = parts[cells[0]]
+    meters: list[CostMeter] = []
+    for (batch, context), turn in progress(itertools.product(cells, range(plan.pairs)), len(cells) * plan.pairs):
+        if turn == 0:
+            meters.append(CostMeter(model, drafter, prompts, params, plan, batch, context))
+        meters[-1].sweep()
+    return cost_table(meters)
+
+
+def cost_table(meters: Sequence[CostMeter]) -> dict[str, Any]:
+    """The figures of ``costs.json`` from what the meters have taken so far, at least two sweeps each.
+
+    Returns
+    -------
+    dict
+        Rows with width (tokens a sequence in the verify pass, k + 1), batch, context, ``round_cost`` in baseline steps
+        with its interval, ``seconds``; ``baseline_seconds`` (one step at the first batch and context),
+        ``draft_cost_ratio`` (one draft step over one baseline step) and ``verify_ratio`` by width.
+    """
+    first = meters[0]
+    generator = np.random.default_rng(first.params.seed)
+    k = first.plan.k
     return {
-        "target": model.name,
-        "draft": drafter.name,
+        "target": first.model.name,
+        "draft": first.drafter.name,
         "mode": "eager",
         "machine": machine(),
-        "baseline_seconds": float(np.median([base.total for runs in first.values() for _, base in runs])),
-        "draft_cost_ratio": _median_ratio(first[plan.k], lambda run: run.propose / plan.k, lambda base: base.total),
+        "baseline_seconds": float(np.median([base.total for runs in first.pairs.values() for _, base in runs])),
+        "draft_cost_ratio": _median_ratio(first.pairs[k], lambda run: run.propose / k, lambda base: base.total),
         "verify_ratio": {
             str(drafted + 1): _median_ratio(runs, lambda run: run.score, lambda base: base.score)
-            for drafted, runs in first.items()
+            for drafted, runs in first.pairs.items()
             if drafted
         },
-        "rows": rows,
+        "rows": [
+            _row(drafted, meter.batch, meter.context, runs, generator)
+            for meter in meters
+            for drafted, runs in meter.pairs.items()
+        ],
     }
 
 
@@ -111,11 +144,11 @@ def _run(
             Limits(max_new_tokens=tokens), k=max(1, drafted),
         )  # fmt: skip
     full = [r for r in decoded.rounds[WARM_UP_ROUNDS:] if r.proposed == (drafted,) * len(prompts)]
-    return Run(*(_median(full, part) for part in ("total_seconds", "propose_seconds", "score_seconds")))
+    return Run(*(_mean(full, part) for part in ("total_seconds", "propose_seconds", "score_seconds")))
 
 
-def _median(rounds: Sequence[Round], part: str) -> float:
-    return float(np.median([getattr(round_, part) for round_ in rounds]))
+def _mean(rounds: Sequence[Round], part: str) -> float:
+    return float(np.mean([getattr(round_, part) for round_ in rounds]))
 
 
 def _median_ratio(runs: list[tuple[Run, Run]], top: Callable[[Run], float], bottom: Callable[[Run], float]) -> float:

@@ -67,8 +67,9 @@ class RoundCosts:
 
 
 def predict(
-    profile: AcceptanceProfile, figures: dict[str, Any], costs: dict[str, Any], generator: np.random.Generator
-) -> dict[str, Any]:
+    profile: AcceptanceProfile, figures: dict[str, Any], costs: dict[str, Any], generator: np.random.Generator,
+    ks: Sequence[int] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The figures of a prediction for every k that both the profile and the cost table know, and every batch.
 
     ``S = tokens / sum over rounds of C(width)``: rounds of every width are weighed as the walk expects them, so a
@@ -81,6 +82,8 @@ def predict(
         ``profile.json``.
     costs : dict
         ``costs.json``.
+    ks : sequence of int, optional
+        What the best k is chosen from, for example those that were benched; every k by default.
 
     Raises
     ------
@@ -100,7 +103,7 @@ def predict(
         table = RoundCosts(costs, batch, figures["mean_context"])
         for k in range(1, min(table.k_max, figures["k_max"]) + 1):
             rows.append(_row(profile, figures, costs["draft_cost_ratio"], table, k, batch, generator))
-    best = max(rows, key=lambda row: row["predicted"])
+    best = max((row for row in rows if ks is None or row["k"] in ks), key=lambda row: row["predicted"])
     return {
         "target": figures["target"],
         "draft": figures["draft"],

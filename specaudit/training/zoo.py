@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from specaudit.training import corpus
 
 CATEGORY_WEIGHTS = {"dialogue": 0.25, "word_problem": 0.35, "code": 0.4}
-TOKENS_PER_STEP = 8192
+TARGET_TOKENS_PER_STEP, DRAFT_TOKENS_PER_STEP = 8192, 4096
 BLOCK_TOKENS, LONG_BLOCK_TOKENS = 512, 2048
 LONG_BLOCK_SHARE = 0.1  # the last tenth of the steps sees the whole context
 HELD_OUT_SHARE = 0.03
@@ -61,8 +61,9 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int = 60) -> float
 
 
 def train(
-    model: torch.nn.Module, streams: Streams, loss_of: Loss, *, steps: int, peak: float, seed: int, name: str
-) -> None:
+    model: torch.nn.Module, streams: Streams, loss_of: Loss, *, steps: int, step_tokens: int, peak: float, seed: int,
+    name: str,
+) -> None:  # fmt: skip
     """Runs ``steps`` of AdamW on windows of ``streams``; ``loss_of(ids, progress)`` gives the loss of one batch."""
     generator = np.random.default_rng(seed)
     decay = [p for p in model.parameters() if p.ndim > 1]
@@ -73,7 +74,7 @@ def train(
     running = 0.0
     for step in range(steps):
         length = LONG_BLOCK_TOKENS if step >= steps * (1 - LONG_BLOCK_SHARE) else BLOCK_TOKENS
-        ids = torch.from_numpy(corpus.blocks(streams, TOKENS_PER_STEP // length, length, generator))
+        ids = torch.from_numpy(corpus.blocks(streams, step_tokens // length, length, generator))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak)
         loss = loss_of(ids, step / steps)
@@ -153,17 +154,27 @@ def save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     model.float()
 
 
+def openings(text: str, category: str) -> list[str]:
+    """Places to start from in one document: a whole question, a speech of a scene, a module's head or a definition."""
+    if category == "word_problem":
+        return [text.split("\nAnswer:")[0] + "\nAnswer:"]
+    lines = text.splitlines(keepends=True)
+    if category == "dialogue":
+        starts = [0] + [number + 1 for number, line in enumerate(lines[:-4]) if not line.strip()]
+        starts, length = starts[::3], 4
+    else:
+        starts = [0] + [n for n, line in enumerate(lines[:-12]) if n > 12 and line.startswith(("def ", "class "))]
+        length = 12
+    return ["".join(lines[start : start + length])[:400].rstrip() for start in starts]
+
+
 def write_prompts(documents: dict[str, list[str]], path: Path, per_category: int) -> None:
-    """Held-out openings: a few lines of a scene, a whole question, the head of a module."""
+    """Held-out openings, as many of one document as of another."""
     rows = []
     for category, texts in sorted(documents.items()):
-        for text in texts[:per_category]:
-            if category == "word_problem":
-                prompt = text.split("\nAnswer:")[0] + "\nAnswer:"
-            else:
-                lines = text.splitlines(keepends=True)
-                prompt = "".join(lines[: 4 if category == "dialogue" else 12])[:400].rstrip()
-            rows.append({"prompt": prompt, "category": category})
+        by_document = [openings(text, category) for text in texts]
+        in_turn = [text for turn in itertools.zip_longest(*by_document) for text in turn if text]
+        rows += [{"prompt": prompt, "category": category} for prompt in in_turn[:per_category]]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -174,8 +185,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("specaudit/zoo/tiny"))
     parser.add_argument("--vocabulary", type=int, default=2048)
     parser.add_argument("--target-steps", type=int, default=1300)
-    parser.add_argument("--draft-steps", type=int, default=1200)
-    parser.add_argument("--sample-tokens", type=int, default=1_000_000)
+    parser.add_argument("--draft-steps", type=int, default=5000)
+    parser.add_argument("--sample-tokens", type=int, default=1_500_000)
     parser.add_argument("--standard-library", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--keep-target", action="store_true", help="distil a draft for the target already in --out")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
@@ -196,15 +207,15 @@ def main() -> None:
     held_out_stream = np.concatenate([corpus.pack(texts, tokenizer)[:20_000] for texts in held_out.values()])
     print({c: len(s[0]) for c, s in zip(text, streams, strict=True)}, "tokens of text", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    write_prompts(held_out, options.out / "prompts.jsonl", per_category=60)
+    write_prompts(held_out, options.out / "prompts.jsonl", per_category=40)
 
     def faster(module: torch.nn.Module) -> torch.nn.Module:
         return cast("torch.nn.Module", torch.compile(module, dynamic=False)) if options.compile else module
 
     if not options.keep_target:
         target = LlamaForCausalLM(target_config(options.vocabulary))
-        train(target, streams, language_loss(faster(target)), steps=options.target_steps, peak=3e-3,
-              seed=options.seed, name="target")  # fmt: skip
+        train(target, streams, language_loss(faster(target)), steps=options.target_steps,
+              step_tokens=TARGET_TOKENS_PER_STEP, peak=3e-3, seed=options.seed, name="target")  # fmt: skip
         save(target, tokenizer, options.out / "target")
     target = LlamaForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32)  # as users will load it
     target.requires_grad_(False)
@@ -214,7 +225,8 @@ def main() -> None:
     draft = LlamaForCausalLM(draft_config(target.config))
     mixed = [(samples, 1.0), *((stream, weight) for stream, weight in streams)]
     loss = distillation_loss(faster(draft), faster(target))
-    train(draft, mixed, loss, steps=options.draft_steps, peak=3e-3, seed=options.seed + 2, name="draft")
+    train(draft, mixed, loss, steps=options.draft_steps, step_tokens=DRAFT_TOKENS_PER_STEP, peak=3e-3,
+          seed=options.seed + 2, name="draft")  # fmt: skip
     save(draft, tokenizer, options.out / "draft")
     own = sample(target, [(held_out_stream, 1.0)], 60_000, options.seed + 3)
     print(f"overlap on held-out text {mean_overlap(target, draft, held_out_stream):.3f}", flush=True)

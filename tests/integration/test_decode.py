@@ -100,7 +100,8 @@ def test_the_batch_size_changes_nothing(tabular_pair, draft):
             ModelTarget(tabular_pair.target), tabular_pair.drafter(draft), lossless_verifier(SAMPLED["truncated"]),
             tabular_pair.prompts, SAMPLED["truncated"], Limits(16), k=3, batch_size=batch_size,
         )  # fmt: skip
-        found.append([ids for decoded in batches for ids in outputs(decoded)])
+        by_prompt = {i: ids for indexes, decoded in batches for i, ids in zip(indexes, outputs(decoded), strict=True)}
+        found.append([by_prompt[index] for index in range(len(tabular_pair.prompts))])
     assert found[0] == found[1] == found[2]
 
 
