@@ -88,26 +88,27 @@ def decode(
     everyone = list(rows)
     clock = _clock(target.device)
     started = clock()
-    capacity = max(len(row.prompt) + row.budget for row in rows) + k + 1
-    target.start(prompts, params, capacity)
+    nodes, width = drafter.room(k) if drafter is not None else (0, 0)
+    capacity = max(len(row.prompt) + row.budget for row in rows) + width + 1
+    target.start(prompts, params, capacity, drafter.hidden_layers if drafter is not None else ())
     if drafter is not None:
-        drafter.start(prompts, params, capacity)
+        drafter.start(prompts, params, capacity, target)
     streams, rounds = RowUniforms(seeds), []
     prefill_seconds = clock() - started
     while rows:
         begin = clock()
-        uniforms = streams.draw(2 * k + 1, target.device)
+        uniforms = streams.draw(2 * nodes + 1, target.device)
         room = [min(k, row.budget - len(row.output) - 1) for row in rows]
-        proposal = drafter.propose(room, uniforms[:, :k]) if drafter is not None else None
+        proposal = drafter.propose(room, uniforms[:, :nodes]) if drafter is not None else None
         proposed = clock()
         target_probs = target.score(proposal)
         scored = clock()
-        verification = verifier(target_probs, proposal, uniforms[:, k:])
-        accepted, emitted = _emitted(verification, proposal.tokens if proposal is not None else None)
+        verification = verifier(target_probs, proposal, uniforms[:, nodes:])
+        paths, emitted = _emitted(verification, proposal.tokens if proposal is not None else None)
         verified = clock()
-        for row, count, tokens in zip(rows, accepted, emitted, strict=True):
-            _append(row, count, tokens, limits, text)
-        target.commit(accepted, emitted)
+        for row, path, tokens in zip(rows, paths, emitted, strict=True):
+            _append(row, len(path), tokens, limits, text)
+        target.commit(paths, emitted)
         if drafter is not None:
             drafter.observe(emitted)
         lengths = proposal.lengths if proposal is not None else (0,) * len(rows)
@@ -139,12 +140,13 @@ def decode_batches(
         yield indexes, decode(target, drafter, verifier, batch, params, limits, k=k, seeds=seeds, text=text)
 
 
-def _emitted(verification: Verification, tokens: torch.Tensor | None) -> tuple[list[int], list[list[int]]]:
-    """Accepted counts and the tokens of each row's round: its accepted chain, then the extra token."""
-    accepted = verification.accepted.tolist()
+def _emitted(verification: Verification, tokens: torch.Tensor | None) -> tuple[list[list[int]], list[list[int]]]:
+    """Each row's accepted path, and the tokens of its round: those on the path, then the extra one."""
+    paths = [verification.path(row, count) for row, count in enumerate(verification.accepted.tolist())]
     extra = verification.extra_token.tolist()
-    chains = tokens.tolist() if tokens is not None else [[]] * len(accepted)
-    return accepted, [[*chain[:count], last] for chain, count, last in zip(chains, accepted, extra, strict=True)]
+    proposed = tokens.tolist() if tokens is not None else [[]] * len(paths)
+    emitted = [[*(ids[node] for node in path), last] for ids, path, last in zip(proposed, paths, extra, strict=True)]
+    return paths, emitted
 
 
 def _append(row: Row, accepted: int, tokens: list[int], limits: Limits, text: Text | None) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specaudit.core.sequences import Sequence_
+    from specaudit.core.tree import Tree
     from specaudit.core.types import Proposal, Replay, SamplingParams, Verification
 
 
@@ -29,8 +30,8 @@ class CausalModel(Protocol):
     @property
     def dtype_name(self) -> str: ...
 
-    def open_rows(self, batch: int, capacity: int) -> CachedRows:
-        """A batch of empty cache rows, each with room for ``capacity`` tokens."""
+    def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> CachedRows:
+        """A batch of empty cache rows, each with room for ``capacity`` tokens, that keep the named hidden states."""
         ...
 
     def score_full(
@@ -47,7 +48,12 @@ class CausalModel(Protocol):
 
 
 class CachedRows(Protocol):
-    """The key and value cache of a batch. A row's committed length moves apart from its neighbours'."""
+    """The key and value cache of a batch. A row's committed length moves apart from its neighbours'.
+
+    ``hidden`` holds the hidden states of the last pass, where some were asked for: the layers side by side.
+    """
+
+    hidden: Float[Tensor, "batch width features"] | None
 
     @property
     def lengths(self) -> list[int]:
@@ -58,12 +64,21 @@ class CachedRows(Protocol):
         """Fills empty rows with prompts of different lengths, in one right-padded pass, and commits them."""
         ...
 
-    def forward(self, tokens: Int[Tensor, "batch width"]) -> Float[Tensor, "batch width vocab"]:
-        """Logits of ``tokens`` placed after each row's committed length; commits nothing."""
+    def forward(
+        self, tokens: Int[Tensor, "batch width"], tree: Tree | None = None
+    ) -> Float[Tensor, "batch width vocab"]:
+        """Logits of ``tokens`` placed after each row's committed length; commits nothing.
+
+        With a tree they are its root and nodes, each of which sees its own ancestors alone.
+        """
         ...
 
     def commit(self, counts: Sequence[int]) -> None:
         """Keeps the first ``counts[row]`` of the tokens just given and forgets the others, without a copy."""
+        ...
+
+    def commit_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keeps the root and the named nodes of the tokens just given, as if they had followed each other."""
         ...
 
     def rewind(self, lengths: Sequence[int]) -> None:
@@ -76,21 +91,31 @@ class CachedRows(Protocol):
 
 
 class Target(Protocol):
-    """The model whose distribution is the truth, over a batch of rows."""
+    """The model whose distribution is the truth, over a batch of rows.
+
+    ``probs`` is what ``score`` returned last. ``hidden`` holds, a tensor a row, the hidden states of the tokens that
+    were committed last: at the start the prompt but for its last token, then each round's root and accepted path.
+    """
 
     vocabulary: int
     max_context: int
     device: torch.device
+    rows: CachedRows
+    probs: Float[Tensor, "batch nodes vocab"]
+    hidden: list[Float[Tensor, "tokens features"]]
 
-    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
+    def start(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int,
+        hidden_layers: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         """Reads each prompt but for its last token, which becomes the root of the first round."""
         ...
 
     def score(self, proposal: Proposal | None) -> Float[Tensor, "batch nodes vocab"]:
-        """The processed distribution at the root and at every proposed node: ``nodes = width + 1``."""
+        """The processed distribution at the root, at every proposed node and at every extra token, in that order."""
         ...
 
-    def commit(self, accepted: Sequence[int], emitted: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]], emitted: Sequence[Sequence[int]]) -> None:
         """Keeps the cache rows of the root and of each row's accepted path; the last emitted token is the next root."""
         ...
 
@@ -106,12 +131,16 @@ class Drafter(Protocol):
     name: str
     hidden_layers: tuple[int, ...]
 
-    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
-        """Reads the prompts of a new batch."""
+    def room(self, k: int) -> tuple[int, int]:
+        """The most nodes that are verified, and the most tokens scored beside the root, in a round of depth ``k``."""
         ...
 
-    def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
-        """Up to ``limits[row]`` tokens a row, drawn with the row's own uniforms."""
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int, target: Target) -> None:
+        """Reads the prompts of a new batch; the target has read them and may be looked at until the batch ends."""
+        ...
+
+    def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch nodes"]) -> Proposal:
+        """Up to ``limits[row]`` tokens deep, drawn with the row's own uniforms, one for each node there is room for."""
         ...
 
     def observe(self, emitted: Sequence[Sequence[int]]) -> None:

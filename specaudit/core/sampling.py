@@ -21,6 +21,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
 
 
@@ -48,12 +49,14 @@ class TokenCounts:
     def keep(self, rows: list[int]) -> None:
         self.prompt, self.output = self.prompt[rows], self.output[rows]
 
-    def along(self, tokens: Int[Tensor, "batch width"]) -> Float[Tensor, "batch nodes vocab"]:
-        """Output counts at the root and after each token of a chain: ``nodes = width + 1``."""
+    def along(self, tokens: Int[Tensor, "batch width"], tree: Tree | None = None) -> Float[Tensor, "batch nodes vocab"]:
+        """Output counts at the root and after each token of a chain or tree: ``nodes = width + 1``."""
         batch, width = tokens.shape
         steps = torch.zeros(batch, width + 1, self.output.shape[-1], device=self.output.device)
         steps[:, 1:].scatter_(2, tokens.unsqueeze(-1), 1.0)
-        return steps.cumsum_(1).add_(self.output.unsqueeze(1))
+        if tree is None:
+            return steps.cumsum_(1).add_(self.output.unsqueeze(1))
+        return torch.from_numpy(tree.ancestors).to(steps) @ steps + self.output.unsqueeze(1)
 
 
 def penalise(

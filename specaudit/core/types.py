@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    from specaudit.core.tree import Tree
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -67,21 +69,28 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a drafter proposes for each row of a batch: a chain of tokens after the row's last committed token.
+    """What a drafter proposes for each row of a batch after the row's last committed token: a chain, or a tree.
 
     Attributes
     ----------
     tokens : Int[Tensor, "batch width"]
-        Proposed ids; entries at or beyond a row's length are padding.
+        Proposed ids, one a node; entries at or beyond a row's length are padding.
     lengths : tuple of int
         How many of them are proposed, a number a row, between 0 and ``width``.
     draft_probs : Float[Tensor, "batch width vocab"] or "point_mass"
-        For each node the distribution that its token was really drawn from: dense, or one at the token itself.
+        For each node the distribution that its token was really drawn from: dense, or one at the token itself. A
+        sibling drawn without replacement was drawn from its parent's law without the siblings before it, renormalised.
+    tree : Tree, optional
+        Each node's parent, and after the nodes those of ``extra_tokens``. None is a chain without extra tokens.
+    extra_tokens : Int[Tensor, "batch extra"], optional
+        Tokens that the target scores in the same pass and that are not verified.
     """
 
     tokens: Int[Tensor, "batch width"]
     lengths: tuple[int, ...]
     draft_probs: Float[Tensor, "batch width vocab"] | Literal["point_mass"]
+    tree: Tree | None = None
+    extra_tokens: Int[Tensor, "batch extra"] | None = None
 
     @property
     def width(self) -> int:
@@ -111,17 +120,24 @@ class Verification:
     Attributes
     ----------
     accepted : Int[Tensor, "batch"]
-        How many proposed tokens are accepted: the accepted path is the chain's first ``accepted`` tokens.
+        How many proposed tokens are accepted.
     extra_token : Int[Tensor, "batch"]
         The token that follows them.
     bonus : Bool[Tensor, "batch"]
         True where everything proposed was accepted and the extra token is drawn from the target ("bonus"), False
         where a token was rejected ("residual").
+    nodes : list of list of int, optional
+        Each row's accepted path through the proposal's tree; None where it is a chain's first ``accepted`` tokens.
     """
 
     accepted: Int[Tensor, " batch"]
     extra_token: Int[Tensor, " batch"]
     bonus: Bool[Tensor, " batch"]
+    nodes: list[list[int]] | None = None
+
+    def path(self, row: int, accepted: int) -> list[int]:
+        """The accepted nodes of a row, given the row's own count as a number."""
+        return list(range(accepted)) if self.nodes is None else self.nodes[row]
 
     def extra_kind(self, row: int) -> Literal["bonus", "residual"]:
         return "bonus" if bool(self.bonus[row]) else "residual"

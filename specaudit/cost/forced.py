@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specaudit.core.protocols import Drafter, Verifier
+from specaudit.core.protocols import Drafter, Target, Verifier
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams, Verification
 
@@ -50,8 +50,12 @@ class FixedWidthDrafter:
         self.inner, self.width, self.name = inner, width, inner.name
         self.hidden_layers = inner.hidden_layers
 
-    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
-        self.inner.start(prompts, params, capacity)
+    def room(self, k: int) -> tuple[int, int]:
+        nodes, width = self.inner.room(k)
+        return max(nodes, self.width), max(width, self.width)
+
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int, target: Target) -> None:
+        self.inner.start(prompts, params, capacity, target)
 
     def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
         wanted = [min(limit, self.width) for limit in limits]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specaudit.core.protocols import CausalModel, LoadModel
+from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sampling import TokenCounts, penalise, processed_probs, sample
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams
@@ -34,7 +34,10 @@ class ModelDrafter:
     def __init__(self, model: CausalModel, vocabulary: int) -> None:
         self.model, self.vocabulary, self.name = model, vocabulary, model.name
 
-    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
+    def room(self, k: int) -> tuple[int, int]:
+        return k, k
+
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int, target: Target) -> None:
         self.params = params
         self.rows = self.model.open_rows(len(prompts), capacity)
         self.rows.read([self._known(prompt[:-1]) for prompt in prompts])

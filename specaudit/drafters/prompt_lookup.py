@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specaudit.core.errors import InputError
-from specaudit.core.protocols import CausalModel, LoadModel
+from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sequences import Sequence_, scoring_order
 from specaudit.core.types import Proposal, Replay, SamplingParams
 
@@ -60,7 +60,10 @@ class PromptLookup:
         self.longest, self.device = longest, device
         self.name = f"prompt-lookup:{longest}"
 
-    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int) -> None:
+    def room(self, k: int) -> tuple[int, int]:
+        return k, k
+
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int, target: Target) -> None:
         self.indexes = [NgramIndex(self.longest) for _ in prompts]
         self.observe(prompts)
 

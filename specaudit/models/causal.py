@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specaudit.core.errors import InputError
 from specaudit.core.sequences import Sequence_
+from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
 from specaudit.models.kv_cache import RowCache
 from specaudit.models.scoring import conditionals
@@ -90,21 +91,31 @@ class HuggingFaceModel:
         }
         return by_kind if len(kinds) > 1 else by_kind.popitem()[1]
 
-    def open_rows(self, batch: int, capacity: int) -> ModelRows:
-        return ModelRows(self, batch, capacity)
+    def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> ModelRows:
+        return ModelRows(self, batch, capacity, hidden_layers)
 
     @torch.inference_mode()
-    def forward(self, tokens: Int[Tensor, "batch width"], rows: RowCache, keep: int) -> Float[Tensor, "batch kept v"]:
+    def forward(
+        self, tokens: Int[Tensor, "batch width"], rows: RowCache, keep: int, hidden_layers: Sequence[int] = ()
+    ) -> tuple[Float[Tensor, "batch kept v"], Float[Tensor, "batch width features"] | None]:
+        """Logits of the last ``keep`` tokens (all if zero), and the hidden states of ``hidden_layers`` side by side.
+
+        Layer i stands for what enters decoder layer i; the number of layers stands for the final norm's output.
+        """
         arguments: dict[str, Any] = {self._cache_argument: rows}
         if self._keeps_logits:
             arguments["logits_to_keep"] = keep
+        if hidden_layers:
+            arguments["output_hidden_states"] = True
         positions = rows.positions()
         if rows.end > self.max_context:  # padding of a row whose neighbours are longer
             positions = positions.clamp(max=self.max_context - 1)
-        logits = self.model(
-            input_ids=tokens, position_ids=positions, attention_mask=self.masks(rows), use_cache=True, **arguments
-        ).logits
-        return logits[:, -keep:] if keep else logits
+        output = self.model(
+            input_ids=tokens, position_ids=positions.expand(len(tokens), -1), attention_mask=self.masks(rows),
+            use_cache=True, **arguments,
+        )  # fmt: skip
+        hidden = torch.cat([output.hidden_states[layer] for layer in hidden_layers], -1) if hidden_layers else None
+        return output.logits[:, -keep:] if keep else output.logits, hidden
 
     @torch.inference_mode()
     def score_full(
@@ -130,9 +141,11 @@ class HuggingFaceModel:
 class ModelRows:
     """Implements ``core.protocols.CachedRows`` on a RowCache."""
 
-    def __init__(self, model: HuggingFaceModel, batch: int, capacity: int) -> None:
+    def __init__(self, model: HuggingFaceModel, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> None:
         self._model = model
         self._cache = RowCache(model.layer_count, batch, capacity, model.device)
+        self._hidden_layers = tuple(hidden_layers)
+        self.hidden: Float[Tensor, "batch width features"] | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -146,15 +159,20 @@ class ModelRows:
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(list(prompt), dtype=torch.long)
         self._cache.prepare(width)
-        self._model.forward(ids.to(self._model.device), self._cache, keep=1)
+        _, self.hidden = self._model.forward(ids.to(self._model.device), self._cache, 1, self._hidden_layers)
         self.commit([len(prompt) for prompt in prompts])
 
-    def forward(self, tokens: Int[Tensor, "batch width"]) -> Float[Tensor, "batch width vocab"]:
-        self._cache.prepare(tokens.shape[1])
-        return self._model.forward(tokens, self._cache, keep=0)
+    def forward(self, tokens: Int[Tensor, "batch width"], tree: Tree | None = None) -> Float[Tensor, "batch width v"]:
+        self._cache.prepare(tokens.shape[1], tree)
+        logits, self.hidden = self._model.forward(tokens, self._cache, 0, self._hidden_layers)
+        return logits
 
     def commit(self, counts: Sequence[int]) -> None:
         self._cache.commit(counts)
+
+    @torch.inference_mode()
+    def commit_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        self._cache.commit_paths(paths)
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self._cache.rewind(lengths)

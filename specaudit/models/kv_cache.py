@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from specaudit.core.tree import Tree
 
 
 class RowLayer(CacheLayerMixin):
@@ -54,6 +56,11 @@ class RowLayer(CacheLayerMixin):
         if self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys[rows], self.values[rows]
 
+    def move(self, row: Int[Tensor, " moves"], source: Int[Tensor, " moves"], goal: Int[Tensor, " moves"]) -> None:
+        for states in (self.keys, self.values):
+            if states is not None:
+                states[row, :, goal] = states[row, :, source]
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.rows.end, 0
 
@@ -83,18 +90,23 @@ class RowCache(Cache):
         self._triangle = torch.ones(capacity, capacity, dtype=torch.bool, device=device).tril_()
         self.prepare(0)
 
-    def prepare(self, width: int) -> None:
-        """Fixes where the next ``width`` tokens of each row go."""
-        self.width = width
+    def prepare(self, width: int, tree: Tree | None = None) -> None:
+        """Fixes where the next ``width`` tokens of each row go: one after another, or a tree's root and nodes."""
+        self.width, self.tree = width, tree
         self.end = max(self.lengths) + width
         if self.end > self.capacity:
             raise IndexError(f"{self.end} tokens do not fit a cache of {self.capacity}")
         self.shared_length = self.lengths[0] if len(set(self.lengths)) == 1 else None
-        if self.shared_length is None:
+        if self.shared_length is None or tree is not None:
+            self.starts = torch.tensor(self.lengths, device=self.device).unsqueeze(-1)
             self.row_index = self._span[: len(self.lengths)].unsqueeze(-1)
-            self.slots = torch.tensor(self.lengths, device=self.device).unsqueeze(-1) + self._span[:width]
+            self.slots = self.starts + self._span[:width]
+        if tree is not None:
+            self._depths = torch.from_numpy(tree.depths).to(self.device)
 
     def positions(self) -> Int[Tensor, "batch width"]:
+        if self.tree is not None:
+            return self.starts + self._depths
         if self.shared_length is not None:
             return self._span[self.shared_length : self.end].expand(len(self.lengths), -1)
         return self.slots
@@ -104,19 +116,49 @@ class RowCache(Cache):
 
         ``window`` limits the look back to that many tokens, the token itself included. ``rows`` is one where all rows
         have the same length. Additive, since every attention implementation takes that, and a boolean mask would be
-        converted anew in every layer.
+        converted anew in every layer. In a tree a token looks at its own ancestors alone.
         """
-        if self.shared_length is not None:
+        if self.tree is not None:
+            mask = self._tree_mask(self.tree, window)
+        elif self.shared_length is not None:
             mask = self._triangle[self.shared_length : self.end, : self.end].unsqueeze(0)
         else:
             mask = self._span[: self.end] <= self.slots.unsqueeze(-1)
-        if window is not None and self.end > window:
+        if window is not None and self.end > window and self.tree is None:
             oldest = self.positions()[: mask.shape[0]].unsqueeze(-1) - window
             mask = mask & (self._span[: self.end] > oldest)
         return torch.zeros((), dtype=dtype, device=mask.device).where(mask, -torch.inf).unsqueeze(1)
 
+    def _tree_mask(self, tree: Tree, window: int | None) -> Bool[Tensor, "batch width end"]:
+        batch = len(self.lengths)
+        index = self._span[: self.end] - self.starts  # of each slot in the tree, negative where it is committed
+        inside = (index >= 0) & (index < self.width)
+        place = index.clamp(0, self.width - 1)
+        ancestors = torch.from_numpy(tree.ancestors).to(self.device).expand(batch, -1, -1)
+        mask = ancestors.gather(2, place.unsqueeze(1).expand(-1, self.width, -1)) & inside.unsqueeze(1)
+        mask = mask | (index < 0).unsqueeze(1)
+        if window is not None:
+            depths = self._depths.expand(batch, -1).gather(1, place)
+            held = torch.where(index < 0, self._span[: self.end].expand(batch, -1), self.starts + depths)
+            mask = mask & (held.unsqueeze(1) > self.positions().unsqueeze(-1) - window)
+        return mask
+
     def commit(self, counts: Sequence[int]) -> None:
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+
+    def commit_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keeps the root and the named nodes of the tree just given, moved to follow each other."""
+        moves = [
+            (row, length + 1 + node, length + 1 + place)
+            for row, (length, path) in enumerate(zip(self.lengths, paths, strict=True))
+            for place, node in enumerate(path)
+            if node != place
+        ]
+        if moves:
+            row, source, goal = torch.tensor(moves, device=self.device).T
+            for layer in self.layers:
+                layer.move(row, source, goal)  # type: ignore[union-attr]
+        self.commit([len(path) + 1 for path in paths])
 
     def rewind(self, lengths: Sequence[int]) -> None:
         if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):

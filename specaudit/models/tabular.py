@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from specaudit.core.sequences import Sequence_
+from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
 from specaudit.models.scoring import conditionals
 
@@ -33,7 +34,7 @@ class TabularModel:
         self.vocabulary = logits.shape[-1]
         self.device = torch.device("cpu")
 
-    def open_rows(self, batch: int, capacity: int) -> TabularRows:
+    def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> TabularRows:
         return TabularRows(self, batch)
 
     def score_full(
@@ -53,15 +54,19 @@ class TabularRows:
     def __init__(self, model: TabularModel, batch: int) -> None:
         self._model = model
         self.lengths = [0] * batch
+        self.hidden: Tensor | None = None
 
     def read(self, prompts: Sequence[Sequence[int]]) -> None:
         self.commit([len(prompt) for prompt in prompts])
 
-    def forward(self, tokens: Int[Tensor, "batch width"]) -> Float[Tensor, "batch width vocab"]:
+    def forward(self, tokens: Int[Tensor, "batch width"], tree: Tree | None = None) -> Float[Tensor, "batch width v"]:
         return self._model.logits[tokens]
 
     def commit(self, counts: Sequence[int]) -> None:
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+
+    def commit_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        self.commit([len(path) + 1 for path in paths])
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self.lengths = list(lengths)

@@ -7,10 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specaudit.core.types import Proposal, Verification
+from specaudit.verify import tree
 
 
 class GreedyVerifier:
-    """Accepts the longest prefix of a chain that the target's argmax agrees with; the extra token is its argmax."""
+    """Accepts the longest path that the target's argmax agrees with; the extra token is its argmax."""
 
     name = "greedy"
     preserves_target = True
@@ -21,6 +22,8 @@ class GreedyVerifier:
         proposal: Proposal | None,
         uniforms: Float[Tensor, "batch nodes"],
     ) -> Verification:
+        if proposal is not None and proposal.tree is not None:
+            return tree.verify_greedy(target_probs, proposal)
         return verify(target_probs, proposal)
 
 

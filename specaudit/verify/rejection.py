@@ -8,10 +8,14 @@ from torch import Tensor
 
 from specaudit.core.sampling import sample
 from specaudit.core.types import Proposal, Verification
+from specaudit.verify import tree
 
 
 class RejectionVerifier:
-    """Accept x with min(1, p(x)/q(x)); on rejection draw from norm(max(0, p - q)); after k acceptances draw from p."""
+    """Accept x with min(1, p(x)/q(x)); on rejection draw from norm(max(0, p - q)); after k acceptances draw from p.
+
+    In a tree the rejected token's next sibling is tried first.
+    """
 
     name = "rejection"
     preserves_target = True
@@ -22,6 +26,8 @@ class RejectionVerifier:
         proposal: Proposal | None,
         uniforms: Float[Tensor, "batch nodes"],
     ) -> Verification:
+        if proposal is not None and proposal.tree is not None:
+            return tree.verify(target_probs, proposal, uniforms)
         return verify(target_probs, proposal, uniforms)
 
 

@@ -18,6 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from specaudit.core.tree import Tree
 from specaudit.models.causal import HuggingFaceModel
 from specaudit.models.kv_cache import RowCache
 
@@ -73,6 +74,25 @@ class Ragged:
         self.texts = [text + tokens[:count] for text, tokens, count in zip(self.texts, fed, kept, strict=True)]
         assert self.rows.lengths == [len(text) for text in self.texts]
 
+    def tree_step(self, parents):
+        """A tree whose nodes must each give the logits of their own branch; a random branch is kept."""
+        tree = Tree(parents)
+        fed = self.draws.integers(0, VOCABULARY, size=(len(self.texts), tree.nodes + 1)).tolist()
+        logits = self.rows.forward(torch.tensor(fed), tree)
+        paths = []
+        for row, (text, tokens) in enumerate(zip(self.texts, fed, strict=True)):
+            ends = int(self.draws.integers(0, tree.nodes + 1))
+            for place in range(tree.nodes + 1):
+                branch = np.flatnonzero(tree.ancestors[tree.row(row), place]).tolist()
+                expected = plain(self.model, text + [tokens[i] for i in branch])[-1]
+                torch.testing.assert_close(logits[row, place], expected, atol=1e-4, rtol=1e-4)
+                if place == ends:
+                    paths.append([i - 1 for i in branch[1:]])
+                    kept = [tokens[i] for i in branch]
+            self.texts[row] = text + kept
+        self.rows.commit_paths(paths)
+        assert self.rows.lengths == [len(text) for text in self.texts]
+
     def rewind(self):
         lengths = [max(1, len(text) - int(self.draws.integers(0, 4))) for text in self.texts]
         self.rows.rewind(lengths)
@@ -108,6 +128,23 @@ def test_rows_of_one_length_take_the_same_way_to_the_same_logits(model):
         ragged.texts = [text[:3] for text in ragged.texts]
     ragged.step(4)
     ragged.step(2)
+
+
+WIDE = [-1, -1, -1, 0, 0, 1, 3, 5]
+APART = [[-1, 0, -1, 2, 2, 0], [-1, -1, -1, -1, 0, 4], [-1, 0, 1, 2, 3, 4]]
+
+
+def test_every_branch_of_a_tree_gives_the_logits_of_its_own_text(model):
+    ragged = Ragged(model, PROMPTS, seed=5)
+    ragged.tree_step(WIDE)
+    ragged.tree_step(APART)
+    ragged.step(2)
+    ragged.keep([2, 0])
+    ragged.tree_step(WIDE)
+    ragged.rewind()
+    ragged.keep([1])
+    ragged.tree_step(WIDE)
+    ragged.step(3)
 
 
 def test_prompts_of_no_token_are_empty_rows(model):

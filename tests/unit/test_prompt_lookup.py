@@ -49,7 +49,7 @@ def prompts():
 
 def test_rows_propose_within_their_limits_and_pad(prompts):
     drafter = PromptLookup(2)
-    drafter.start(prompts, SamplingParams(), 64)
+    drafter.start(prompts, SamplingParams(), 64, None)
     proposal = drafter.propose([2, 4, 1], torch.zeros(3, 4))
     assert proposal.draft_probs == "point_mass"
     assert proposal.lengths == (2, 0, 1)
@@ -59,7 +59,7 @@ def test_rows_propose_within_their_limits_and_pad(prompts):
 
 def test_nothing_to_propose_is_a_proposal_of_width_zero(prompts):
     drafter = PromptLookup(2)
-    drafter.start([prompts[1]], SamplingParams(), 64)
+    drafter.start([prompts[1]], SamplingParams(), 64, None)
     proposal = drafter.propose([4], torch.zeros(1, 4))
     assert proposal.width == 0
     assert proposal.lengths == (0,)
@@ -67,7 +67,7 @@ def test_nothing_to_propose_is_a_proposal_of_width_zero(prompts):
 
 def test_rows_learn_what_was_emitted_and_leave_alone(prompts):
     drafter = PromptLookup(2)
-    drafter.start(prompts, SamplingParams(), 64)
+    drafter.start(prompts, SamplingParams(), 64, None)
     drafter.observe([[3], [4], [7]])
     drafter.keep([2, 1])
     proposal = drafter.propose([3, 3], torch.zeros(2, 3))
