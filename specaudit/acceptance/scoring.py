@@ -68,9 +68,12 @@ def _scored(index: int, output: Sequence[int], probs: torch.Tensor, replay: Repl
     target_logprob = probs.gather(1, tokens[:, None]).squeeze(1).double().log()
     entropy = torch.special.entr(probs).sum(-1)
     if replay.probs is not None:
-        draft_logprob = replay.probs.to(probs).gather(1, tokens[:, None]).double().log()
+        own = replay.probs.to(probs).gather(1, tokens[:, None]) if replay.token_probs is None else replay.token_probs
+        draft_logprob = own.double().log()
         overlap = torch.minimum(probs, replay.probs.to(probs)).sum(-1)
         drafted = np.full(len(output), depth, dtype=np.int64)
+        if replay.drafted is not None:
+            drafted = replay.drafted.cpu().numpy()
     else:
         assert replay.chains is not None
         chains = replay.chains.to(probs.device)

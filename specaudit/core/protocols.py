@@ -40,6 +40,35 @@ class CausalModel(Protocol):
         """Logits at positions ``first`` and after of right-padded sequences, in one pass without the row cache."""
         ...
 
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def layer_count(self) -> int:
+        """Decoder layers; hidden state i enters layer i, and the last comes out of the final norm."""
+        ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape hidden"]: ...
+
+    def head(self, hidden: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape vocab"]:
+        """Logits of final hidden states."""
+        ...
+
+    def hidden_full(
+        self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], layers: Sequence[int]
+    ) -> Float[Tensor, "batch length features"]:
+        """Hidden states of right-padded sequences in one pass without the row cache, the layers side by side."""
+        ...
+
+    def hidden_states(
+        self, sequences: Sequence[Sequence_], layers: Sequence[int]
+    ) -> Iterator[tuple[int, Float[Tensor, "tokens features"]]]:
+        """Hidden states at every token of ``(prompt, output)`` pairs, in scoring order."""
+        ...
+
     def conditionals(
         self, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
     ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:

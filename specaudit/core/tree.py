@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from specaudit.core.errors import InputError
 
 Ints = NDArray[np.int64]
+MOST_NODES = 1000
 
 
 class Tree:
@@ -73,3 +75,60 @@ class Tree:
     def row(self, row: int) -> int:
         """Where a batch row's shape stands in the arrays."""
         return row if len(self.parents) > 1 else 0
+
+
+class RankedTree(Tree):
+    """A static tree whose nodes are ranks: the token of a node is its parent's rank-th most probable continuation.
+
+    Parameters
+    ----------
+    paths : sequence of tuple of int
+        The ranks along the path to each node, in order of depth; every prefix of a path is a path, and siblings come
+        in order of rank.
+    """
+
+    def __init__(self, paths: Sequence[tuple[int, ...]]) -> None:
+        place = {(): -1} | {path: node for node, path in enumerate(paths)}
+        try:
+            super().__init__([[place[path[:-1]] for path in paths]])
+        except KeyError as error:
+            problem, remedy = f"the node {error.args[0]} is missing above another", "name every prefix of a path"
+            raise InputError("--tree", list(paths), problem, remedy) from None
+        self.paths = list(paths)
+        self.ranks = np.array([path[-1] for path in paths], dtype=np.int64)
+        self.levels = self.depths[0, 1:] - 1
+
+        self._cuts: dict[int, RankedTree] = {}
+
+    def within(self, depth: int) -> int:
+        """How many nodes, which are the first ones, stand no deeper than ``depth``."""
+        return int((self.levels < depth).sum())
+
+    def cut(self, depth: int) -> RankedTree:
+        """The tree down to ``depth``; made once, since its masks are made once."""
+        if self.within(depth) == self.nodes:
+            return self
+        if depth not in self._cuts:
+            self._cuts[depth] = RankedTree(self.paths[: self.within(depth)])
+        return self._cuts[depth]
+
+
+def branching(shape: str) -> RankedTree:
+    """The full tree of ``"4,2,1"``: four children of the root, two of each of those, one of each of those.
+
+    Raises
+    ------
+    InputError
+        If the shape is not a list of positive integers, or the tree has more than a thousand nodes.
+    """
+    widths = [int(part) if part.strip().isdecimal() else 0 for part in shape.split(",")]
+    if min(widths) < 1:
+        raise InputError("--tree", shape, "is not a list of widths, all at least 1", "use, for example, 4,2,1, or auto")
+    paths: list[tuple[int, ...]] = []
+    level: list[tuple[int, ...]] = [()]
+    for width in widths:
+        level = [(*path, rank) for path in level for rank in range(width)]
+        paths += level
+        if len(paths) > MOST_NODES:
+            raise InputError("--tree", shape, f"has more than {MOST_NODES} nodes", "use a narrower tree")
+    return RankedTree(paths)

@@ -99,18 +99,25 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a drafter would have proposed along one output, from every token on. One of the two is set.
+    """What a drafter would have proposed along one output, from every token on: ``probs`` or ``chains`` is set.
 
     Attributes
     ----------
     probs : Float[Tensor, "tokens vocab"], optional
-        The law of the drafted token at each output token, where it depends on the prefix alone.
+        The law of the first drafted token at each output token; of all depths, where it depends on the prefix alone.
     chains : Int[Tensor, "tokens depth"], optional
         The point-mass chain that a round starting at each token would propose, -1 where it proposes nothing.
+    token_probs : Float[Tensor, "tokens depth"], optional
+        With ``probs``, where depth matters: the mass that the law at depth d gives to the output's own token, for a
+        round that started d tokens before.
+    drafted : Int[Tensor, "tokens"], optional
+        With ``probs``: how many tokens a round that starts here would draft, where that is not without limit.
     """
 
     probs: Float[Tensor, "tokens vocab"] | None = None
     chains: Int[Tensor, "tokens depth"] | None = None
+    token_probs: Float[Tensor, "tokens depth"] | None = None
+    drafted: Int[Tensor, " tokens"] | None = None
 
 
 @dataclass(frozen=True)

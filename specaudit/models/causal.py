@@ -15,7 +15,7 @@ from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
 from specaudit.models.kv_cache import RowCache
-from specaudit.models.scoring import conditionals
+from specaudit.models.scoring import conditionals, hidden_states
 
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -75,6 +75,14 @@ class HuggingFaceModel:
         return str(self.model.dtype).removeprefix("torch.")
 
     @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.config.hidden_size)
+
+    @property
     def layer_count(self) -> int:
         return len(self.layer_types)
 
@@ -122,20 +130,49 @@ class HuggingFaceModel:
         self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], first: int = 0
     ) -> Float[Tensor, "batch kept vocab"]:
         """One ordinary forward pass, without the row cache."""
-        mask = torch.arange(ids.shape[1]) < torch.tensor(lengths).unsqueeze(-1)
-        padded = bool((~mask).any())
         kept = ids.shape[1] - first
         arguments = {"logits_to_keep": kept} if self._keeps_logits else {}
-        logits = self.model(
+        return self._whole(ids, lengths, **arguments).logits[:, -kept:]
+
+    def score_hidden(
+        self, ids: Int[Tensor, "batch length"], layers: Sequence[int]
+    ) -> tuple[Float[Tensor, "batch length features"], Float[Tensor, "batch length vocab"]]:
+        """Hidden states, the named layers side by side, and all logits of one pass over rows of one length."""
+        output = self._whole(ids, [ids.shape[1]] * len(ids), output_hidden_states=True)
+        return torch.cat([output.hidden_states[layer] for layer in layers], -1), output.logits
+
+    @torch.inference_mode()
+    def hidden_full(
+        self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], layers: Sequence[int]
+    ) -> Float[Tensor, "batch length features"]:
+        """Hidden states of one ordinary pass, the named layers side by side."""
+        arguments = {"logits_to_keep": 1} if self._keeps_logits else {}
+        states = self._whole(ids, lengths, output_hidden_states=True, **arguments).hidden_states
+        return torch.cat([states[layer] for layer in layers], -1)
+
+    def _whole(self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], **arguments: Any) -> Any:
+        mask = torch.arange(ids.shape[1]) < torch.tensor(lengths).unsqueeze(-1)
+        padded = bool((~mask).any())
+        return self.model(
             input_ids=ids.to(self.device), attention_mask=mask.long().to(self.device) if padded else None,
             use_cache=False, **arguments,
-        ).logits  # fmt: skip
-        return logits[:, -kept:]
+        )  # fmt: skip
 
     def conditionals(
         self, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
     ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
         return conditionals(self, sequences, params, vocabulary)
+
+    def hidden_states(
+        self, sequences: Sequence[Sequence_], layers: Sequence[int]
+    ) -> Iterator[tuple[int, Float[Tensor, "tokens features"]]]:
+        return hidden_states(self, sequences, layers)
+
+    def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape hidden"]:
+        return self.model.get_input_embeddings()(ids)
+
+    def head(self, hidden: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape vocab"]:
+        return self.model.get_output_embeddings()(hidden)
 
 
 class ModelRows:

@@ -91,7 +91,11 @@ class RowCache(Cache):
         self.prepare(0)
 
     def prepare(self, width: int, tree: Tree | None = None) -> None:
-        """Fixes where the next ``width`` tokens of each row go: one after another, or a tree's root and nodes."""
+        """Fixes where the next ``width`` tokens of each row go: one after another, or as a tree.
+
+        A tree's root and nodes, or, where ``width`` is the number of its nodes, the nodes alone below the last
+        committed token.
+        """
         self.width, self.tree = width, tree
         self.end = max(self.lengths) + width
         if self.end > self.capacity:
@@ -102,7 +106,9 @@ class RowCache(Cache):
             self.row_index = self._span[: len(self.lengths)].unsqueeze(-1)
             self.slots = self.starts + self._span[:width]
         if tree is not None:
-            self._depths = torch.from_numpy(tree.depths).to(self.device)
+            first = tree.nodes + 1 - width
+            self._depths = torch.from_numpy(tree.depths[:, first:]).to(self.device) - first
+            self._ancestors = torch.from_numpy(tree.ancestors[:, first:, first:]).to(self.device)
 
     def positions(self) -> Int[Tensor, "batch width"]:
         if self.tree is not None:
@@ -119,7 +125,7 @@ class RowCache(Cache):
         converted anew in every layer. In a tree a token looks at its own ancestors alone.
         """
         if self.tree is not None:
-            mask = self._tree_mask(self.tree, window)
+            mask = self._tree_mask(window)
         elif self.shared_length is not None:
             mask = self._triangle[self.shared_length : self.end, : self.end].unsqueeze(0)
         else:
@@ -129,13 +135,14 @@ class RowCache(Cache):
             mask = mask & (self._span[: self.end] > oldest)
         return torch.zeros((), dtype=dtype, device=mask.device).where(mask, -torch.inf).unsqueeze(1)
 
-    def _tree_mask(self, tree: Tree, window: int | None) -> Bool[Tensor, "batch width end"]:
+    def _tree_mask(self, window: int | None) -> Bool[Tensor, "batch width end"]:
         batch = len(self.lengths)
         index = self._span[: self.end] - self.starts  # of each slot in the tree, negative where it is committed
         inside = (index >= 0) & (index < self.width)
         place = index.clamp(0, self.width - 1)
-        ancestors = torch.from_numpy(tree.ancestors).to(self.device).expand(batch, -1, -1)
-        mask = ancestors.gather(2, place.unsqueeze(1).expand(-1, self.width, -1)) & inside.unsqueeze(1)
+        mask = self._ancestors.expand(batch, -1, -1).gather(
+            2, place.unsqueeze(1).expand(-1, self.width, -1)
+        ) & inside.unsqueeze(1)
         mask = mask | (index < 0).unsqueeze(1)
         if window is not None:
             depths = self._depths.expand(batch, -1).gather(1, place)

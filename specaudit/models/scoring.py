@@ -18,6 +18,20 @@ LOGITS_PER_BATCH = 1 << 27  # half a gigabyte of float32
 TOKENS_PER_BATCH = 4096
 
 
+def hidden_states(
+    model: CausalModel, sequences: Sequence[Sequence_], layers: Sequence[int]
+) -> Iterator[tuple[int, Float[Tensor, "tokens features"]]]:
+    """The hidden states of whole ``(prompt, output)`` pairs, the named layers side by side, in scoring order."""
+    for batch in token_batches(sequences, TOKENS_PER_BATCH):
+        wholes = [[*sequences[index][0], *sequences[index][1]] for index in batch]
+        ids = torch.zeros(len(batch), max(len(whole) for whole in wholes), dtype=torch.long)
+        for row, whole in enumerate(wholes):
+            ids[row, : len(whole)] = torch.tensor(whole, dtype=torch.long)
+        hidden = model.hidden_full(ids, [len(whole) for whole in wholes], layers)
+        for row, index in enumerate(batch):
+            yield index, hidden[row, : len(wholes[row])]
+
+
 def conditionals(
     model: CausalModel, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
 ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:

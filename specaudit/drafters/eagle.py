@@ -1,0 +1,294 @@
+"""EAGLE: a small decoder of the target's hidden states drafts a chain or a tree (arXiv:2401.15077, 2406.16858).
+
+A chain is sampled from the head's own processed distribution and verified by the chain rule. A tree holds each node's
+most probable continuations and is verified as fixed sets: of a static shape, or grown where the head is most sure
+(EAGLE-2). Costs one pass of the head for each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from specaudit.core.errors import InputError
+from specaudit.core.protocols import CausalModel, LoadModel, Target
+from specaudit.core.sampling import TokenCounts, penalise, processed_probs, sample
+from specaudit.core.sequences import Sequence_
+from specaudit.core.tree import RankedTree, Tree, branching
+from specaudit.core.types import Proposal, Replay, SamplingParams
+from specaudit.models.checkpoints import head_folder
+from specaudit.models.eagle import EagleHead
+from specaudit.models.eagle_checkpoint import load_eagle
+from specaudit.models.kv_cache import RowCache
+
+
+@dataclass(frozen=True)
+class DynamicTree:
+    """EAGLE-2's tree: at each level the ``top_k`` best nodes grow ``top_k`` children; the ``total`` best are kept."""
+
+    top_k: int = 4
+    total: int = 16
+
+
+class Eagle:
+    """Implements ``core.protocols.Drafter`` with an EAGLE head.
+
+    Parameters
+    ----------
+    model : CausalModel
+        The target: its hidden states, embedding and output head.
+    head : EagleHead
+    hidden_layers : tuple of int
+        The target's hidden states that the head reads.
+    tree : RankedTree or DynamicTree, optional
+        None is a sampled chain.
+    """
+
+    def __init__(
+        self, model: CausalModel, head: EagleHead, hidden_layers: tuple[int, ...], name: str,
+        tree: RankedTree | DynamicTree | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.head, self.hidden_layers, self.name, self.tree = model, head, hidden_layers, name, tree
+
+    def room(self, k: int) -> tuple[int, int]:
+        if self.tree is None:
+            nodes = k
+        elif isinstance(self.tree, RankedTree):
+            nodes = self.tree.within(k)
+        else:
+            nodes = self.tree.total
+        return nodes, nodes
+
+    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int, target: Target) -> None:
+        self.target, self.params = target, params
+        grown = self.tree.top_k * 64 if isinstance(self.tree, DynamicTree) else 0
+        self.rows = RowCache(len(self.head.layers), len(prompts), capacity + grown, self.model.device)
+        self.tokens = [list(prompt[1:]) for prompt in prompts]
+        self.features = list(target.hidden)
+        # A prompt of one token has no pair yet: its round proposes nothing.
+        self.counts = TokenCounts.of(prompts, self.model.vocabulary, self.model.device) if params.penalised else None
+
+    @torch.inference_mode()
+    def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch nodes"]) -> Proposal:
+        ready = [len(tokens) > 0 for tokens in self.tokens]
+        depths = [limit if known else 0 for limit, known in zip(limits, ready, strict=True)]
+        if max(depths) == 0:
+            empty = torch.zeros(len(limits), 0, dtype=torch.long, device=self.model.device)
+            return Proposal(empty, (0,) * len(limits), "point_mass")
+        feature = self._read_pairs()
+        if self.tree is None:
+            return self._chain(feature, depths, uniforms)
+        if isinstance(self.tree, RankedTree):
+            return self._static(feature, depths, self.tree)
+        return self._dynamic(feature, depths, self.tree)
+
+    def _read_pairs(self) -> Float[Tensor, "batch hidden"]:
+        """Reads each row's pairs that are new, and gives the feature predicted from its last one."""
+        counts = [len(tokens) for tokens in self.tokens]
+        width = max(counts)
+        device = self.model.device
+        ids = torch.zeros(len(counts), width, dtype=torch.long, device=device)
+        states = next(f for f in self.features if len(f)).shape[-1]
+        given = torch.zeros(len(counts), width, states, dtype=self.model.dtype, device=device)
+        for row, (tokens, features) in enumerate(zip(self.tokens, self.features, strict=True)):
+            if tokens:
+                ids[row, : len(tokens)] = torch.tensor(tokens, device=device)
+                given[row, : len(tokens)] = features
+        self.rows.prepare(width)
+        predicted = self.head(self._embed(ids), self.head.feature(given), self.rows)
+        self.rows.commit(counts)
+        self.tokens = [[] for _ in counts]
+        last = torch.tensor(counts, device=device).clamp(min=1) - 1
+        return predicted[torch.arange(len(counts), device=device), last]
+
+    def _embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape hidden"]:
+        return self.model.embed(ids) if self.head.embed_tokens is None else self.head.embed_tokens(ids)
+
+    def _logits(self, feature: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape vocab"]:
+        """Over the target's vocabulary: what the head cannot propose is impossible."""
+        if self.head.shape.generation == 1:
+            return self.model.head(feature)
+        own = self.head.logits(feature)
+        if self.head.d2t is None or own.shape[-1] == self.model.vocabulary:
+            return own
+        whole = own.new_full((*own.shape[:-1], self.model.vocabulary), -torch.inf)
+        whole[..., self.head.ids(torch.arange(own.shape[-1], device=own.device))] = own
+        return whole
+
+    def _chain(
+        self, feature: Float[Tensor, "batch hidden"], depths: list[int], uniforms: Float[Tensor, "batch nodes"]
+    ) -> Proposal:
+        tokens: list[Tensor] = []
+        probs: list[Tensor] = []
+        kept = list(self.rows.lengths)
+        for step in range(max(depths)):
+            if step > 0:
+                self.rows.prepare(1)
+                feature = self.head(self._embed(tokens[-1].unsqueeze(1)), feature.unsqueeze(1), self.rows)[:, 0]
+                self.rows.commit([1] * len(depths))
+            logits = self._penalised(self._logits(feature), tokens)
+            if self.params.greedy:
+                tokens.append(logits.argmax(-1))
+            else:
+                probs.append(processed_probs(logits, self.params))
+                tokens.append(sample(probs[-1], uniforms[:, step]))
+        self.rows.rewind(kept)
+        return Proposal(torch.stack(tokens, 1), tuple(depths), torch.stack(probs, 1) if probs else "point_mass")
+
+    def _penalised(self, logits: Float[Tensor, "batch vocab"], drafted: list[Tensor]) -> Float[Tensor, "batch vocab"]:
+        if self.counts is None:
+            return logits
+        chain = torch.stack(drafted, 1) if drafted else torch.zeros(len(logits), 0, dtype=torch.long)
+        output = self.counts.along(chain.to(logits.device))[:, -1]
+        return penalise(logits.float(), self.counts.prompt, output, self.params)
+
+    def _static(self, root: Float[Tensor, "batch hidden"], depths: list[int], tree: RankedTree) -> Proposal:
+        tree = tree.cut(max(depths))
+        tokens = torch.zeros(len(depths), tree.nodes, dtype=torch.long, device=root.device)
+        features = root.unsqueeze(1)  # of the root, then of every node above the level
+        most = int(tree.ranks.max()) + 1
+        for level in range(int(tree.levels.max()) + 1):
+            nodes = np.flatnonzero(tree.levels == level)
+            if level > 0:
+                above = Tree(tree.parents[:, : nodes[0]])
+                features = torch.cat(
+                    [root.unsqueeze(1), self._read_tree(root, tokens[:, : nodes[0]], features, above)], 1
+                )
+            ranked = self._logits(features).topk(most, dim=-1).indices
+            tokens[:, nodes] = ranked[:, tree.parents[0, nodes] + 1, tree.ranks[nodes]]
+        return Proposal(tokens, tuple(tree.within(depth) for depth in depths), "point_mass", tree=tree)
+
+    def _read_tree(
+        self,
+        root: Tensor,
+        tokens: Int[Tensor, "batch nodes"],
+        features: Float[Tensor, "batch known hidden"],
+        tree: Tree,
+    ) -> Float[Tensor, "batch nodes hidden"]:
+        """Predicted features of all nodes, given those of the root and of every parent; the cache keeps none."""
+        parents = torch.from_numpy(tree.parents + 1).to(root.device).expand(len(root), -1)
+        known = features.gather(1, parents.unsqueeze(-1).expand(-1, -1, features.shape[-1]))
+        self.rows.prepare(tokens.shape[1], tree)
+        return self.head(self._embed(tokens), known, self.rows)
+
+    def _dynamic(self, root: Float[Tensor, "batch hidden"], depths: list[int], grow: DynamicTree) -> Proposal:
+        """EAGLE-2, section 4.1: expand the nodes of largest joint probability, then keep the best of all."""
+        batch, device = len(depths), root.device
+        best = self._logits(root).float().log_softmax(-1).topk(grow.top_k, dim=-1)
+        tokens, values = best.indices, best.values  # of all candidates so far
+        parents = torch.full_like(tokens, -1)  # candidate numbers
+        frontier = torch.arange(grow.top_k, device=device).expand(batch, -1)  # candidate numbers
+        read, features = frontier, root.unsqueeze(1)
+        origins = torch.full_like(tokens, -1)  # of each read node, the number of its parent among those read
+        deep = torch.ones_like(tokens)
+        for level in range(1, max(depths)):
+            tree = Tree(origins.cpu().numpy())
+            predicted = self._read_tree(root, tokens.gather(1, read), features, tree)
+            features = torch.cat([root.unsqueeze(1), predicted], 1)
+            best = self._logits(predicted[:, -grow.top_k :]).float().log_softmax(-1).topk(grow.top_k, dim=-1)
+            joint = (best.values + values.gather(1, frontier).unsqueeze(-1)).flatten(1)
+            first = tokens.shape[1]
+            tokens, values = torch.cat([tokens, best.indices.flatten(1)], 1), torch.cat([values, joint], 1)
+            parents = torch.cat([parents, frontier.repeat_interleave(grow.top_k, 1)], 1)
+            deep = torch.cat([deep, torch.full_like(joint, level + 1, dtype=torch.long)], 1)
+            chosen = joint.topk(grow.top_k, dim=-1).indices
+            origins = torch.cat([origins, (level - 1) * grow.top_k + chosen // grow.top_k], 1)
+            frontier = first + chosen
+            read = torch.cat([read, frontier], 1)
+        return _kept(tokens, values, parents, deep, depths, grow.total)
+
+    def observe(self, emitted: Sequence[Sequence[int]]) -> None:
+        self.tokens = [old + list(new) for old, new in zip(self.tokens, emitted, strict=True)]
+        # Of a prompt of one token the first feature is that of the root, to which the first emitted token belongs.
+        self.features = [
+            torch.cat([old, new]) if len(old) and len(tokens) > len(new) else new
+            for old, new, tokens in zip(self.features, self.target.hidden, self.tokens, strict=True)
+        ]
+        if self.counts is not None:
+            for row, tokens in enumerate(emitted):
+                self.counts.add(row, tokens)
+
+    def keep(self, rows: list[int]) -> None:
+        self.rows.keep(rows)
+        self.tokens = [self.tokens[row] for row in rows]
+        self.features = [self.features[row] for row in rows]
+        if self.counts is not None:
+            self.counts.keep(rows)
+
+    @torch.inference_mode()
+    def replay(
+        self, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
+    ) -> Iterator[tuple[int, Replay]]:
+        """Runs the head ``depth`` deep from every position of each output side by side."""
+        for index, states in self.model.hidden_states(sequences, self.hidden_layers):
+            prompt, output = sequences[index]
+            ids = torch.tensor([*prompt, *output], device=states.device)
+            if len(ids) < 3 or not len(output):  # not one pair that predicts an output token
+                none = torch.zeros(len(output), depth)
+                yield index, Replay(torch.zeros(len(output), self.model.vocabulary), None, none, none[:, 0].long())
+                continue
+            first = max(0, len(prompt) - 2)  # the pair that predicts output token 0
+            missing = max(0, 2 - len(prompt))
+            own = ids[first + 2 :]
+            unrolled = self.head.unroll(
+                self._embed(ids[1:-1]).unsqueeze(0), self.head.feature(states[:-2]).unsqueeze(0), depth
+            )
+            laws: Tensor | None = None
+            masses = torch.zeros(len(output), depth, device=states.device)
+            for step, features in enumerate(unrolled):
+                probs = processed_probs(
+                    self._along(self._logits(features[0, first:]), sequences[index], missing, params), params
+                )
+                masses[missing:, step] = probs.gather(1, own[:, None]).squeeze(1).to(masses)
+                laws = probs if laws is None else laws
+            assert laws is not None
+            blank = laws.new_zeros(missing, laws.shape[1])
+            drafted = torch.full((len(output),), depth, dtype=torch.long)
+            drafted[:missing] = 0
+            yield index, Replay(probs=torch.cat([blank, laws]), token_probs=masses, drafted=drafted)
+
+    def _along(
+        self, logits: Float[Tensor, "tokens vocab"], sequence: Sequence_, missing: int, params: SamplingParams
+    ) -> Float[Tensor, "tokens vocab"]:
+        if not params.penalised:
+            return logits
+        counts = TokenCounts.of([sequence[0]], logits.shape[1], logits.device)
+        output = torch.tensor([list(sequence[1][:-1])], dtype=torch.long, device=logits.device)
+        along = counts.along(output)[0, missing:]
+        return penalise(logits.float(), counts.prompt.expand_as(logits), along, params)
+
+
+def _kept(tokens: Tensor, values: Tensor, parents: Tensor, deep: Tensor, depths: list[int], total: int) -> Proposal:
+    """The ``total`` best candidates of each row that are not too deep, parents before children."""
+    limit = torch.tensor(depths, device=tokens.device).unsqueeze(1)
+    values = values.masked_fill(deep > limit, -torch.inf)
+    # Stable: of equal values the earlier candidate wins, so that a parent is never left out for its child.
+    order = values.sort(dim=-1, descending=True, stable=True).indices[:, :total].sort(dim=-1).values
+    place = torch.full_like(values, -1, dtype=torch.long)
+    place.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand(len(order), -1))
+    above = parents.gather(1, order)
+    tree = Tree(torch.where(above < 0, above, place.gather(1, above.clamp(min=0))).cpu().numpy())
+    lengths = (values.gather(1, order) > -torch.inf).sum(-1).tolist()
+    return Proposal(tokens.gather(1, order), tuple(lengths), "point_mass", tree=tree)
+
+
+def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str | None = None) -> Eagle:
+    """The drafter of ``eagle:DIR``; ``tree`` is a shape, "auto" for EAGLE-2's dynamic tree, or "auto:K,TOTAL"."""
+    folder = head_folder(argument, "eagle")
+    head, hidden_layers = load_eagle(folder, target)
+    return Eagle(target, head.to(target.device, target.dtype), hidden_layers, f"eagle:{argument}", _tree(tree))
+
+
+def _tree(tree: str | None) -> RankedTree | DynamicTree | None:
+    if tree is None or not tree.startswith("auto"):
+        return None if tree is None else branching(tree)
+    numbers = tree.removeprefix("auto").removeprefix(":")
+    parts = [int(part) if part.isdecimal() else 0 for part in numbers.split(",")] if numbers else [4, 16]
+    if len(parts) != 2 or min(parts) < 1 or max(parts) > 256:
+        raise InputError("--tree", tree, "K and TOTAL must be between 1 and 256", "use, for example, auto:4,16")
+    return DynamicTree(*parts)

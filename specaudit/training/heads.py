@@ -1,0 +1,213 @@
+"""Trains Medusa and EAGLE heads on text that their target generated, against the target's own distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, smooth_l1_loss
+
+from specaudit.core.artifacts import atomic_folder
+from specaudit.models.causal import HuggingFaceModel
+from specaudit.models.eagle import EagleHead
+from specaudit.models.medusa import MedusaHeads
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+Loss = Callable[["Batch"], Tensor]
+DEPTH_WEIGHT = 0.8  # of each depth over the one before it, as in both papers' code
+RANKS = 8  # head accuracies are measured down to this rank
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Whole sequences of one length with what the target makes of them.
+
+    Attributes
+    ----------
+    ids : Int[Tensor, "batch length"]
+    states : Float[Tensor, "batch length features"]
+        The hidden states that the head reads.
+    probs : Float[Tensor, "batch length vocab"]
+        The target's distribution of the token after each position, at temperature one.
+    """
+
+    ids: Tensor
+    states: Tensor
+    probs: Tensor
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast: AdamW with a linear warm-up and a cosine down to a twentieth of ``peak``."""
+
+    steps: int = 600
+    tokens: int = 2048
+    length: int = 256
+    peak: float = 2e-3
+    warm_up: int = 30
+    check_every: int = 100
+
+    def rate(self, step: int) -> float:
+        if step < self.warm_up:
+            return self.peak * (step + 1) / self.warm_up
+        progress = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.peak * (0.05 + 0.95 * 0.5 * (1 + float(np.cos(np.pi * progress))))
+
+
+def windows(texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """``[windows, length]`` pieces of the texts one after another; what is left at the end is dropped."""
+    stream = np.concatenate([np.asarray(text, dtype=np.int64) for text in texts])
+    length = min(length, len(stream))
+    return stream[: len(stream) // length * length].reshape(-1, length)
+
+
+@torch.no_grad()
+def prepare(target: HuggingFaceModel, ids: np.ndarray, layers: Sequence[int]) -> Batch:
+    """Runs the target over windows; the tensors are ordinary ones, so that a gradient may pass beside them."""
+    tensor = torch.from_numpy(ids).to(target.device)
+    states, logits = target.score_hidden(tensor, layers)
+    return Batch(tensor, states.float(), logits.float().softmax(-1))
+
+
+def train_head(
+    head: nn.Module, loss_of: Loss, target: HuggingFaceModel, texts: np.ndarray, held_out: np.ndarray,
+    layers: Sequence[int], schedule: Schedule, state: Path, check: Callable[[Sequence[Batch]], list[float]], *, seed: int = 0,
+    progress: Progress = lambda items, _total: items, say: Callable[[str], None] = lambda _text: None,
+) -> list[float]:  # fmt: skip
+    """Trains until ``schedule.steps``, resuming from ``state`` where that folder holds an earlier run's progress.
+
+    Parameters
+    ----------
+    texts, held_out : int[windows, length]
+    check : callable
+        Acceptance by depth on held-out batches, said every ``schedule.check_every`` steps.
+
+    Returns
+    -------
+    list of float
+        Acceptance by depth at the end.
+    """
+    optimizer = torch.optim.AdamW(head.parameters(), lr=schedule.peak, betas=(0.9, 0.95), weight_decay=0.01)
+    first = _resume(state, head, optimizer)
+    rows = max(1, schedule.tokens // texts.shape[1])
+    held = [prepare(target, part, layers) for part in np.array_split(held_out, max(1, len(held_out) // rows))]
+    for step in progress(range(first, schedule.steps), schedule.steps - first):
+        # A generator a step: a run that was interrupted goes on with the batches it would have seen.
+        chosen = np.random.default_rng([seed, step]).integers(len(texts), size=rows)
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate(step)
+        loss = loss_of(prepare(target, texts[chosen], layers))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if (step + 1) % schedule.check_every == 0 or step + 1 == schedule.steps:
+            found = check(held)
+            say(f"step {step + 1}: loss {float(loss.detach()):.4f}, acceptance by depth {_shown(found)}")
+            _keep(state, head, optimizer, step + 1)
+    return check(held)
+
+
+def _shown(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3f}" for value in values)
+
+
+def _resume(state: Path, head: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    file = state / "training.pt"
+    if not file.is_file():
+        return 0
+    saved = torch.load(file, map_location="cpu", weights_only=True)
+    head.load_state_dict(saved["head"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return int(saved["step"])
+
+
+def _keep(state: Path, head: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    with atomic_folder(state) as temporary:
+        saved = {"head": head.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(saved, temporary / "training.pt")
+
+
+def medusa_loss(heads: MedusaHeads) -> Loss:
+    """Cross entropy against the target's distributions, deeper heads weighing less (section 2.2.1, soft labels)."""
+
+    def loss_of(batch: Batch) -> Tensor:
+        total = torch.zeros(())
+        for depth, (logits, probs) in enumerate(_medusa_pairs(heads, batch)):
+            total = total + DEPTH_WEIGHT**depth * cross_entropy(logits.flatten(0, 1), probs.flatten(0, 1))
+        return total
+
+    return loss_of
+
+
+def _medusa_pairs(heads: MedusaHeads, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    """Head i's logits at position t, and the target's distribution of token t + 2 + i over the head's vocabulary."""
+    logits = heads(batch.states)
+    for head in range(heads.heads):
+        probs = batch.probs[:, 1 + head :]
+        probs = probs if heads.token_map is None else probs[..., heads.token_map]
+        yield logits[:, : probs.shape[1], head], probs
+
+
+@torch.inference_mode()
+def medusa_accuracies(heads: MedusaHeads, batches: Sequence[Batch]) -> list[list[float]]:
+    """For each head and rank, the probability that the target draws the head's token of that rank."""
+    sums = torch.zeros(heads.heads, RANKS)
+    for batch in batches:
+        for head, (logits, probs) in enumerate(_medusa_pairs(heads, batch)):
+            sums[head] += probs.gather(-1, logits.topk(RANKS, -1).indices).mean((0, 1)).cpu()
+    return (sums / len(batches)).tolist()
+
+
+def medusa_check(heads: MedusaHeads) -> Callable[[Sequence[Batch]], list[float]]:
+    """The acceptance of each head's most probable token."""
+    return lambda batches: [ranks[0] for ranks in medusa_accuracies(heads, batches)]
+
+
+def eagle_loss(head: EagleHead, target: HuggingFaceModel, depth: int) -> Loss:
+    """Cross entropy against the target's distributions and a smooth L1 of the features, summed over a chain's depth.
+
+    The head runs on its own predictions as it does when it drafts (EAGLE-3, section 3.1: training-time test).
+    """
+
+    def loss_of(batch: Batch) -> Tensor:
+        total = torch.zeros(())
+        for step, features in enumerate(_eagle_steps(head, target, batch, depth)):
+            logits = target.head(features)
+            wanted = batch.probs[:, 1 + step : -1]
+            guessed = cross_entropy(logits[:, step:].flatten(0, 1), wanted.flatten(0, 1))
+            regression = smooth_l1_loss(features[:, step:], batch.states[:, 1 + step : -1])
+            total = total + DEPTH_WEIGHT**step * (guessed + regression)
+        return total
+
+    return loss_of
+
+
+def _eagle_steps(
+    head: EagleHead, target: HuggingFaceModel, batch: Batch, depth: int
+) -> list[Float[Tensor, "batch pairs hidden"]]:
+    """Entry s: the feature predicted at each pair t for position t + 1, s steps into a chain."""
+    with torch.no_grad():
+        tokens = target.embed(batch.ids[:, 1:-1]).float()
+    return head.unroll(tokens, head.feature(batch.states[:, :-2]), depth)
+
+
+def eagle_check(head: EagleHead, target: HuggingFaceModel, depth: int) -> Callable[[Sequence[Batch]], list[float]]:
+    """The mean of sum(min(p, q)) by depth: the acceptance of a token sampled there, at temperature one."""
+
+    @torch.inference_mode()
+    def check(batches: Sequence[Batch]) -> list[float]:
+        sums = np.zeros(depth)
+        for batch in batches:
+            for step, features in enumerate(_eagle_steps(head, target, batch, depth)):
+                drawn = target.head(features[:, step:]).float().softmax(-1)
+                sums[step] += float(torch.minimum(drawn, batch.probs[:, 1 + step : -1]).sum(-1).mean())
+        return (sums / len(batches)).tolist()
+
+    return check
