@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from specaudit.core.protocols import SplitModel
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
@@ -26,6 +27,7 @@ class TabularModel:
     max_context = 1 << 20
     tokenizer = None
     dtype_name = "float64"
+    layer_count = 0
 
     def __init__(
         self, logits: Float[Tensor, "vocab vocab"], name: str = "tabular", end_ids: Sequence[int] = ()
@@ -36,6 +38,9 @@ class TabularModel:
 
     def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> TabularRows:
         return TabularRows(self, batch)
+
+    def split(self, exit_layer: int) -> SplitModel:
+        raise LookupError(f"{self.name} has no decoder layers")
 
     def score_full(
         self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], first: int = 0
