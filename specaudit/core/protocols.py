@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from specaudit.core.sequences import Sequence_
     from specaudit.core.tree import Tree
-    from specaudit.core.types import Proposal, Replay, SamplingParams, Verification
+    from specaudit.core.types import Continuation, Proposal, Replay, SamplingParams, Verification
 
 
 class CausalModel(Protocol):
@@ -29,6 +29,15 @@ class CausalModel(Protocol):
 
     @property
     def dtype_name(self) -> str: ...
+
+    @property
+    def layer_count(self) -> int:
+        """Decoder layers; zero where the model is not made of such."""
+        ...
+
+    def split(self, exit_layer: int) -> SplitModel:
+        """The model cut after ``exit_layer`` of its layers; a LookupError says why it cannot be."""
+        ...
 
     def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> CachedRows:
         """A batch of empty cache rows, each with room for ``capacity`` tokens, that keep the named hidden states."""
@@ -73,6 +82,32 @@ class CausalModel(Protocol):
         self, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
     ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
         """Processed distributions at every output token of ``(prompt, output)`` pairs, in scoring order."""
+        ...
+
+
+class SplitModel(Protocol):
+    """A model cut after some of its decoder layers.
+
+    ``early`` is a causal model of its own: the layers below the cut, under the model's final norm and head.
+    """
+
+    @property
+    def early(self) -> CausalModel: ...
+
+    def open_pass(self, rows: CachedRows) -> EarlyPass:
+        """A round of the early exit on rows that the whole model has opened."""
+        ...
+
+
+class EarlyPass(Protocol):
+    """One round of an early exit on the whole model's cache rows: a step a token, then ``close``."""
+
+    def step(self, tokens: Int[Tensor, " batch"]) -> Float[Tensor, "batch vocab"]:
+        """The early exit's logits after one more token a row, which it commits."""
+        ...
+
+    def close(self) -> Continuation | None:
+        """Puts the committed lengths back. What it returns, if anything, is ``Proposal.continuation``."""
         ...
 
 

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from specaudit.core.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from specaudit.core.tree import Tree
+
+    Continuation = Callable[[Int[Tensor, "batch nodes"]], Float[Tensor, "batch nodes vocab"]]
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ class Proposal:
         Each node's parent, and after the nodes those of ``extra_tokens``. None is a chain without extra tokens.
     extra_tokens : Int[Tensor, "batch extra"], optional
         Tokens that the target scores in the same pass and that are not verified.
+    continuation : callable, optional
+        Stands in for ``forward`` of the target's rows where the drafter has done a part of that pass already: takes
+        the root and the proposed tokens, gives the same logits, and leaves the same cache rows.
     """
 
     tokens: Int[Tensor, "batch width"]
@@ -91,6 +98,7 @@ class Proposal:
     draft_probs: Float[Tensor, "batch width vocab"] | Literal["point_mass"]
     tree: Tree | None = None
     extra_tokens: Int[Tensor, "batch extra"] | None = None
+    continuation: Continuation | None = None
 
     @property
     def width(self) -> int:

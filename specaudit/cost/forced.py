@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -64,7 +65,7 @@ class FixedWidthDrafter:
             return proposal
         filled = torch.zeros(len(limits), max(wanted), dtype=torch.long, device=proposal.tokens.device)
         filled[:, : proposal.width] = proposal.tokens
-        return Proposal(filled, tuple(wanted), "point_mass")
+        return dataclasses.replace(proposal, tokens=filled, lengths=tuple(wanted))
 
     def observe(self, emitted: Sequence[Sequence[int]]) -> None:
         self.inner.observe(emitted)

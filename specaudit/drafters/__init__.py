@@ -7,7 +7,7 @@ from typing import Protocol
 
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter, LoadModel
-from specaudit.drafters import eagle, medusa, model, prompt_lookup
+from specaudit.drafters import eagle, early_exit, medusa, model, prompt_lookup
 
 Factory = Callable[[str, CausalModel, LoadModel], Drafter]
 
@@ -21,6 +21,7 @@ class TreeFactory(Protocol):
 
 
 PREFIXES: dict[str, Factory] = {
+    "early-exit": early_exit.create,
     "prompt-lookup": prompt_lookup.create,
 }
 TREES: dict[str, TreeFactory] = {

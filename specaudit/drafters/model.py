@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
 from specaudit.core.protocols import CausalModel, LoadModel, Target
-from specaudit.core.sampling import TokenCounts, penalise, processed_probs, sample
+from specaudit.core.sampling import TokenCounts
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams
+from specaudit.drafters.chain import draw_chain
 
 
 class ModelDrafter:
@@ -51,19 +52,16 @@ class ModelDrafter:
         if depth == 0:
             empty = torch.zeros(len(limits), 0, dtype=torch.long, device=self.model.device)
             return Proposal(empty, tuple(limits), "point_mass")
-        logits = self._read_pending()
-        tokens, probs = [], []
-        for step in range(depth):
-            if step > 0:
-                logits = self.rows.forward(tokens[-1].unsqueeze(1))[:, -1]
-                self.rows.commit([1] * len(limits))
-            if self.params.greedy:
-                tokens.append(self._penalised(logits, tokens).argmax(-1))
-            else:
-                probs.append(processed_probs(self._penalised(logits, tokens), self.params))
-                tokens.append(sample(probs[-1], uniforms[:, step]))
+        tokens, probs = draw_chain(self._logits_after, depth, self.params, self.counts, uniforms)
         self.drafted = depth
-        return Proposal(torch.stack(tokens, 1), tuple(limits), torch.stack(probs, 1) if probs else "point_mass")
+        return Proposal(tokens, tuple(limits), probs)
+
+    def _logits_after(self, tokens: Int[Tensor, " batch"] | None) -> Float[Tensor, "batch vocab"]:
+        if tokens is None:
+            return self._fitted(self._read_pending())
+        logits = self.rows.forward(tokens.unsqueeze(1))[:, -1]
+        self.rows.commit([1] * len(tokens))
+        return self._fitted(logits)
 
     def _known(self, ids: Sequence[int]) -> list[int]:
         """``ids`` as the draft can read them: a target of a larger embedding may emit what the draft has no row for."""
@@ -82,16 +80,10 @@ class ModelDrafter:
         last = torch.tensor(counts, device=logits.device) - 1
         return logits[torch.arange(len(counts), device=logits.device), last]
 
-    def _penalised(self, logits: Float[Tensor, "batch v"], drafted: list[Tensor]) -> Float[Tensor, "batch vocab"]:
-        if logits.shape[1] > self.vocabulary:
-            logits = logits[:, : self.vocabulary]
-        elif logits.shape[1] < self.vocabulary:
-            logits = pad(logits, (0, self.vocabulary - logits.shape[1]), value=-torch.inf)
-        if self.counts is not None:
-            chain = torch.stack(drafted, 1) if drafted else torch.zeros(len(logits), 0, dtype=torch.long)
-            output = self.counts.along(chain.to(logits.device))[:, -1]
-            logits = penalise(logits.float(), self.counts.prompt, output, self.params)
-        return logits
+    def _fitted(self, logits: Float[Tensor, "batch v"]) -> Float[Tensor, "batch vocab"]:
+        if logits.shape[1] >= self.vocabulary:
+            return logits[:, : self.vocabulary]
+        return pad(logits, (0, self.vocabulary - logits.shape[1]), value=-torch.inf)
 
     def observe(self, emitted: Sequence[Sequence[int]]) -> None:
         if self.drafted == 0:

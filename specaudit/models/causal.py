@@ -15,6 +15,7 @@ from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
 from specaudit.models.kv_cache import RowCache
+from specaudit.models.layers import LayerSplit
 from specaudit.models.scoring import conditionals, hidden_states
 
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
@@ -85,6 +86,9 @@ class HuggingFaceModel:
     @property
     def layer_count(self) -> int:
         return len(self.layer_types)
+
+    def split(self, exit_layer: int) -> LayerSplit:
+        return LayerSplit(self, exit_layer)
 
     def masks(self, rows: RowCache) -> Any:
         """One 4D mask, or one for each kind of layer where the model mixes them."""
@@ -176,17 +180,17 @@ class HuggingFaceModel:
 
 
 class ModelRows:
-    """Implements ``core.protocols.CachedRows`` on a RowCache."""
+    """Implements ``core.protocols.CachedRows`` on a RowCache, on which a part of ``model`` can run as well."""
 
     def __init__(self, model: HuggingFaceModel, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> None:
-        self._model = model
-        self._cache = RowCache(model.layer_count, batch, capacity, model.device)
-        self._hidden_layers = tuple(hidden_layers)
+        self.model = model
+        self.cache = RowCache(model.layer_count, batch, capacity, model.device)
+        self.hidden_layers = tuple(hidden_layers)
         self.hidden: Float[Tensor, "batch width features"] | None = None
 
     @property
     def lengths(self) -> list[int]:
-        return self._cache.lengths
+        return self.cache.lengths
 
     def read(self, prompts: Sequence[Sequence[int]]) -> None:
         width = max(len(prompt) for prompt in prompts)
@@ -195,27 +199,27 @@ class ModelRows:
         ids = torch.zeros(len(prompts), width, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(list(prompt), dtype=torch.long)
-        self._cache.prepare(width)
-        _, self.hidden = self._model.forward(ids.to(self._model.device), self._cache, 1, self._hidden_layers)
+        self.cache.prepare(width)
+        _, self.hidden = self.model.forward(ids.to(self.model.device), self.cache, 1, self.hidden_layers)
         self.commit([len(prompt) for prompt in prompts])
 
     def forward(self, tokens: Int[Tensor, "batch width"], tree: Tree | None = None) -> Float[Tensor, "batch width v"]:
-        self._cache.prepare(tokens.shape[1], tree)
-        logits, self.hidden = self._model.forward(tokens, self._cache, 0, self._hidden_layers)
+        self.cache.prepare(tokens.shape[1], tree)
+        logits, self.hidden = self.model.forward(tokens, self.cache, 0, self.hidden_layers)
         return logits
 
     def commit(self, counts: Sequence[int]) -> None:
-        self._cache.commit(counts)
+        self.cache.commit(counts)
 
     @torch.inference_mode()
     def commit_paths(self, paths: Sequence[Sequence[int]]) -> None:
-        self._cache.commit_paths(paths)
+        self.cache.commit_paths(paths)
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        self._cache.rewind(lengths)
+        self.cache.rewind(lengths)
 
     def keep(self, rows: list[int]) -> None:
-        self._cache.keep(rows)
+        self.cache.keep(rows)
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:

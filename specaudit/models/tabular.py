@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from specaudit.core.protocols import SplitModel
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
@@ -38,6 +39,9 @@ class TabularModel:
 
     def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> TabularRows:
         return TabularRows(self, batch, hidden_layers)
+
+    def split(self, exit_layer: int) -> SplitModel:
+        raise LookupError(f"{self.name} has no decoder layers")
 
     def score_full(
         self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], first: int = 0

@@ -35,7 +35,10 @@ class ModelTarget:
         tree = proposal.tree if proposal is not None else None
         parts = [self.roots, proposal.tokens, proposal.extra_tokens] if proposal is not None else [self.roots]
         tokens = torch.cat([part for part in parts if part is not None], dim=1)
-        logits = self.rows.forward(tokens, tree)
+        if proposal is not None and proposal.continuation is not None:
+            logits = proposal.continuation(tokens)
+        else:
+            logits = self.rows.forward(tokens, tree)
         if self.counts is not None:
             counts = self.counts.along(tokens[:, 1:], tree)
             logits = penalise(logits.float(), self.counts.prompt.unsqueeze(1), counts, self.params)
