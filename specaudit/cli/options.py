@@ -10,8 +10,9 @@ import typer
 from specaudit.core.errors import InputError
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, FILE.gguf or zoo:tiny.")]
-Draft = Annotated[str, typer.Option(help="A model as for --target, or prompt-lookup[:N].")]
-MaybeDraft = Annotated[str | None, typer.Option(help="A model as for --target, or prompt-lookup[:N].")]
+DRAFTS = "A model as for --target, prompt-lookup[:N] or lookahead[:W,N,G]."
+Draft = Annotated[str, typer.Option(help=DRAFTS)]
+MaybeDraft = Annotated[str | None, typer.Option(help=DRAFTS)]
 Dataset = Annotated[
     str, typer.Option(help="zoo:prompts, a hub id, or a .jsonl/.json/.csv/.tsv/.parquet/.txt file (also .gz).")
 ]

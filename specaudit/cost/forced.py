@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from specaudit.core.errors import InputError
 from specaudit.core.protocols import Drafter, Target, Verifier
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams, Verification
@@ -60,6 +61,11 @@ class FixedWidthDrafter:
     def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
         wanted = [min(limit, self.width) for limit in limits]
         proposal = self.inner.propose(wanted, uniforms)
+        if proposal.tree is not None:  # its cost depends on the tree and its extra tokens, and a path is no prefix
+            raise InputError(
+                "--draft", self.name, "it proposes token trees, and costs are measured of chains only",
+                "use generate, profile or audit, or a drafter of chains",
+            )  # fmt: skip
         if not isinstance(proposal.draft_probs, str):
             return proposal
         filled = torch.zeros(len(limits), max(wanted), dtype=torch.long, device=proposal.tokens.device)

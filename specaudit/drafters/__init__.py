@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specaudit.core.protocols import CausalModel, Drafter, LoadModel
-from specaudit.drafters import model, prompt_lookup
+from specaudit.drafters import lookahead, model, prompt_lookup
 
 Factory = Callable[[str, CausalModel, LoadModel], Drafter]
 
 PREFIXES: dict[str, Factory] = {
+    "lookahead": lookahead.create,
     "prompt-lookup": prompt_lookup.create,
 }
 
