@@ -111,11 +111,11 @@ def decode(
         target.commit(paths, emitted)
         if drafter is not None:
             drafter.observe(emitted)
-        lengths = proposal.lengths if proposal is not None else (0,) * len(rows)
+        depths = proposal.depths if proposal is not None else (0,) * len(rows)
         ids, counts = tuple(row.index for row in rows), tuple(len(tokens) for tokens in emitted)
         rows = _continue(rows, target, drafter, streams)
         rounds.append(
-            Round(ids, lengths, counts, proposed - begin, scored - proposed, verified - scored, clock() - begin)
+            Round(ids, depths, counts, proposed - begin, scored - proposed, verified - scored, clock() - begin)
         )
     return Decoded([_transcript(row, params, drafter, verifier, k) for row in everyone], rounds, prefill_seconds)
 

@@ -40,8 +40,9 @@ class PromptSet:
 
 
 def load_pair(
-    target: str, draft: str | None, *, dtype: str = "auto", device: str = "auto", allow_pickle: bool = False
-) -> Pair:
+    target: str, draft: str | None, *, dtype: str = "auto", device: str = "auto", allow_pickle: bool = False,
+    tree: str | None = None,
+) -> Pair:  # fmt: skip
     """Loads a target and what drafts for it; a draft model must share the target's tokenizer.
 
     Raises
@@ -58,7 +59,7 @@ def load_pair(
         check_same_tokenizer(model, loaded[-1])
         return loaded[-1]
 
-    drafter = create_drafter(draft, model, load_draft) if draft else None
+    drafter = create_drafter(draft, model, load_draft, tree) if draft else None
     facts = {
         "target": model.name, "target_content": model.content, "draft": drafter.name if drafter else None,
         "draft_content": loaded[-1].content if loaded else None,

@@ -80,7 +80,7 @@ def _scored(index: int, output: Sequence[int], probs: torch.Tensor, replay: Repl
         draft_logprob = _chain_logprob(chains, tokens)
         first = chains[:, :1]
         overlap = torch.where(first >= 0, probs.gather(1, first.clamp(min=0)), 0.0).squeeze(1)
-        drafted = (chains >= 0).sum(-1).cpu().numpy()
+        drafted = (chains != -1).sum(-1).cpu().numpy()
     return ScoredOutput(
         index=index, tokens=tokens.cpu().numpy(), target_logprob=target_logprob.cpu().numpy(),
         draft_logprob=draft_logprob.cpu().numpy(), drafted=drafted, entropy=entropy.double().cpu().numpy(),

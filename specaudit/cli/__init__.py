@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from specaudit.cli import audit, bench, demo, gate, generate, measure, predict, profile, report
+from specaudit.cli import audit, bench, demo, gate, generate, measure, predict, profile, report, train
 from specaudit.core.errors import SpecauditError
 
 # typer raises click's usage errors, from its own copy of click in some releases: reached by the one it exports.
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, audit, profile, measure, predict, bench, report, gate):
+for command in (demo, generate, audit, profile, measure, predict, bench, report, gate, train):
     app.command(command.__name__.rpartition(".")[2])(command.run)
 
 

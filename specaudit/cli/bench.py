@@ -40,6 +40,7 @@ def run(
     seed: o.Seed = 0,
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
+    tree: o.Tree = None,
     allow_pickle: o.AllowPickle = False,
     out: o.OutFile = None,
     as_json: o.Json = False,
@@ -69,7 +70,7 @@ def run(
         dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
         max_prompt_tokens=max_prompt_tokens,
     )  # fmt: skip
-    pair = setting.load(target, draft, dtype, device, allow_pickle)
+    pair = setting.load(target, draft, dtype, device, allow_pickle, tree)
     assert pair.drafter is not None
     for name, loaded in (("target", pair.target.name), ("draft", pair.drafter.name)):
         if known is not None and known.figures[name] != loaded:

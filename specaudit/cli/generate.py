@@ -34,6 +34,7 @@ def run(
     seed: o.Seed = 0,
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
+    tree: o.Tree = None,
     allow_pickle: o.AllowPickle = False,
     out: Annotated[Path | None, typer.Option(help="Write transcripts.jsonl here.")] = None,
     as_json: o.Json = False,
@@ -59,7 +60,7 @@ def run(
             dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
             max_prompt_tokens=max_prompt_tokens,
         )  # fmt: skip
-    pair = setting.load(target, draft, dtype, device, allow_pickle)
+    pair = setting.load(target, draft, dtype, device, allow_pickle, tree)
     from specaudit.acceptance.pair import decode_prompts, limits_of
     from specaudit.engines import transcripts as files
 

@@ -30,6 +30,7 @@ def run(
     seed: o.Seed = 0,
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
+    tree: o.Tree = None,
     allow_pickle: o.AllowPickle = False,
     as_json: o.Json = False,
 ) -> None:
@@ -48,7 +49,7 @@ def run(
     batches, lengths = o.integers("--batch-size", batch_size), o.integers("--contexts", contexts)
     check_writable("--out", out, folder=False)
     workload = setting.workload(dataset, prompt_column=prompt_column, seed=seed)
-    pair = setting.load(target, draft, dtype, device, allow_pickle)
+    pair = setting.load(target, draft, dtype, device, allow_pickle, tree)
     from specaudit.cost.measure import Plan, measure
 
     room = pair.target.max_context - (rounds + 4) * (k + 2)

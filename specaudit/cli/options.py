@@ -10,8 +10,10 @@ import typer
 from specaudit.core.errors import InputError
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, FILE.gguf or zoo:tiny.")]
-Draft = Annotated[str, typer.Option(help="A model as for --target, prompt-lookup[:N] or early-exit:M.")]
-MaybeDraft = Annotated[str | None, typer.Option(help="A model as for --target, prompt-lookup[:N] or early-exit:M.")]
+DRAFTS = "A model as for --target, prompt-lookup[:N], lookahead[:W,N,G], early-exit:M, medusa:DIR or eagle:DIR."
+Draft = Annotated[str, typer.Option(help=DRAFTS)]
+MaybeDraft = Annotated[str | None, typer.Option(help=DRAFTS)]
+Tree = Annotated[str | None, typer.Option(help="Draft a tree (medusa, eagle): widths by level as in 4,2,1, or auto.")]
 Dataset = Annotated[
     str, typer.Option(help="zoo:prompts, a hub id, or a .jsonl/.json/.csv/.tsv/.parquet/.txt file (also .gz).")
 ]

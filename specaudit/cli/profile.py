@@ -28,6 +28,7 @@ def run(
     seed: o.Seed = 0,
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
+    tree: o.Tree = None,
     allow_pickle: o.AllowPickle = False,
     as_json: o.Json = False,
 ) -> None:
@@ -46,7 +47,7 @@ def run(
         dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
         max_prompt_tokens=max_prompt_tokens,
     )  # fmt: skip
-    pair = setting.load(target, draft, dtype, device, allow_pickle)
+    pair = setting.load(target, draft, dtype, device, allow_pickle, tree)
     from specaudit.acceptance.pair import decode_prompts, limits_of
     from specaudit.acceptance.profile import profile_outputs, write
 

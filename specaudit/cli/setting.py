@@ -25,12 +25,12 @@ def sampling(**options: Any) -> SamplingParams:
         raise InputError(name, error.value, error.problem, error.remedy) from None
 
 
-def load(target: str, draft: str | None, dtype: str, device: str, allow_pickle: bool) -> Pair:
+def load(target: str, draft: str | None, dtype: str, device: str, allow_pickle: bool, tree: str | None = None) -> Pair:
     """Target and drafter, checked against each other."""
     quieten()
     from specaudit.acceptance.pair import load_pair
 
-    pair = load_pair(target, draft, dtype=dtype, device=device, allow_pickle=allow_pickle)
+    pair = load_pair(target, draft, dtype=dtype, device=device, allow_pickle=allow_pickle, tree=tree)
     # What is loaded stays: the garbage collector need not look through its million objects again and again.
     gc.collect()
     gc.freeze()

@@ -30,17 +30,16 @@ class CausalModel(Protocol):
     @property
     def dtype_name(self) -> str: ...
 
-    @property
-    def layer_count(self) -> int:
-        """Decoder layers; zero where the model is not made of such."""
-        ...
-
     def split(self, exit_layer: int) -> SplitModel:
         """The model cut after ``exit_layer`` of its layers; a LookupError says why it cannot be."""
         ...
 
     def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> CachedRows:
         """A batch of empty cache rows, each with room for ``capacity`` tokens, that keep the named hidden states."""
+        ...
+
+    def open_cache(self, layers: int, batch: int, capacity: int) -> LayerCache:
+        """An empty cache for a drafter's own layers, on the model's device."""
         ...
 
     def score_full(
@@ -54,7 +53,7 @@ class CausalModel(Protocol):
 
     @property
     def layer_count(self) -> int:
-        """Decoder layers; hidden state i enters layer i, and the last comes out of the final norm."""
+        """Decoder layers, zero where there are none; hidden state i enters layer i, the last leaves the final norm."""
         ...
 
     @property
@@ -109,6 +108,32 @@ class EarlyPass(Protocol):
     def close(self) -> Continuation | None:
         """Puts the committed lengths back. What it returns, if anything, is ``Proposal.continuation``."""
         ...
+
+
+class LayerCache(Protocol):
+    """The bare key and value cache of a batch, for a drafter with attention layers of its own."""
+
+    lengths: list[int]
+
+    def prepare(self, width: int, tree: Tree | None = None) -> None:
+        """Fixes where the next ``width`` tokens of each row go; a tree of ``width`` nodes hangs below the last one."""
+        ...
+
+    def positions(self) -> Int[Tensor, "batch width"]: ...
+
+    def causal_mask(self, dtype: torch.dtype, window: int | None = None) -> Float[Tensor, "rows 1 width end"]:
+        """Zero where a prepared token may look, else ``-inf``."""
+        ...
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Writes the prepared tokens' keys and values, and gives all that they may look at."""
+        ...
+
+    def commit(self, counts: Sequence[int]) -> None: ...
+
+    def rewind(self, lengths: Sequence[int]) -> None: ...
+
+    def keep(self, rows: list[int]) -> None: ...
 
 
 class CachedRows(Protocol):

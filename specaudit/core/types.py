@@ -104,6 +104,13 @@ class Proposal:
     def width(self) -> int:
         return self.tokens.shape[1]
 
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """How deep each row's proposal is: its nodes come in order of depth."""
+        if self.tree is None:
+            return self.lengths
+        return tuple(int(self.tree.depths[self.tree.row(row), count]) for row, count in enumerate(self.lengths))
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -114,7 +121,8 @@ class Replay:
     probs : Float[Tensor, "tokens vocab"], optional
         The law of the first drafted token at each output token; of all depths, where it depends on the prefix alone.
     chains : Int[Tensor, "tokens depth"], optional
-        The point-mass chain that a round starting at each token would propose, -1 where it proposes nothing.
+        The point-mass chain that a round starting at each token would propose, -1 where it proposes nothing. Of a
+        fixed tree the output's own tokens as far as they are among the children, and -2 below.
     token_probs : Float[Tensor, "tokens depth"], optional
         With ``probs``, where depth matters: the mass that the law at depth d gives to the output's own token, for a
         round that started d tokens before.
@@ -160,7 +168,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Round:
-    """One draft-and-verify turn of a whole batch: how wide each row's proposal was, what it emitted, and seconds."""
+    """One draft-and-verify turn of a whole batch: how deep each row's proposal was, what it emitted, and seconds."""
 
     rows: tuple[int, ...]
     proposed: tuple[int, ...]

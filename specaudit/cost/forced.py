@@ -17,7 +17,7 @@ from specaudit.core.types import Proposal, Replay, SamplingParams, Verification
 class ForcedVerifier:
     """Does the whole work of a real verifier, then accepts a scheduled number of tokens instead.
 
-    Row r accepts ``(turn + r) mod (width + 1)`` tokens: every count in turn, and rows of a batch apart from each other.
+    Row r accepts ``(turn + r) mod (depth + 1)`` tokens: every count in turn, and rows of a batch apart from each other.
     """
 
     name = "forced"
@@ -35,16 +35,33 @@ class ForcedVerifier:
         real = self.inner(target_probs, proposal, uniforms)
         if proposal is None:
             return real
-        counts = [min((self.turn + row) % (proposal.width + 1), n) for row, n in enumerate(proposal.lengths)]
+        depths = proposal.depths
+        counts = [min((self.turn + row) % (max(depths) + 1), depth) for row, depth in enumerate(depths)]
         self.turn += 1
-        accepted = torch.tensor(counts, device=real.accepted.device)
-        return Verification(accepted, real.extra_token, accepted == torch.tensor(proposal.lengths).to(accepted))
+        device = real.accepted.device
+        nodes = None if proposal.tree is None else [_branch(proposal, row, count) for row, count in enumerate(counts)]
+        accepted = torch.tensor(counts, device=device)
+        return Verification(accepted, real.extra_token, accepted == torch.tensor(depths, device=device), nodes)
+
+
+def _branch(proposal: Proposal, row: int, depth: int) -> list[int]:
+    """The nodes down to the last one of that depth, so that as a rule the cache has something to move."""
+    assert proposal.tree is not None
+    place = proposal.tree.row(row)
+    depths = proposal.tree.depths[place, 1 : proposal.lengths[row] + 1].tolist()
+    path: list[int] = []
+    node = max((node for node, own in enumerate(depths) if own == depth), default=-1)
+    while node >= 0:
+        path.append(node)
+        node = int(proposal.tree.parents[place, node])
+    return path[::-1]
 
 
 class FixedWidthDrafter:
-    """Lets a drafter do its work and then proposes exactly ``width`` tokens a row, as far as the row has room.
+    """Lets a drafter do its work and then proposes exactly ``width`` tokens deep, as far as the row has room.
 
-    A drafter that found fewer (prompt lookup) has its chain filled up with token 0, which costs the target the same.
+    A drafter that found fewer (prompt lookup) has its chain filled up with token 0, which costs the target the same. A
+    tree is left as it is.
     """
 
     def __init__(self, inner: Drafter, width: int) -> None:
@@ -61,7 +78,7 @@ class FixedWidthDrafter:
     def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
         wanted = [min(limit, self.width) for limit in limits]
         proposal = self.inner.propose(wanted, uniforms)
-        if not isinstance(proposal.draft_probs, str):
+        if proposal.tree is not None or not isinstance(proposal.draft_probs, str):
             return proposal
         filled = torch.zeros(len(limits), max(wanted), dtype=torch.long, device=proposal.tokens.device)
         filled[:, : proposal.width] = proposal.tokens

@@ -143,7 +143,9 @@ def _run(
             ModelTarget(model), forced, verifier if drafter is None else ForcedVerifier(verifier), prompts, params,
             Limits(max_new_tokens=tokens), k=max(1, drafted),
         )  # fmt: skip
-    full = [r for r in decoded.rounds[WARM_UP_ROUNDS:] if r.proposed == (drafted,) * len(prompts)]
+    whole = [r for r in decoded.rounds[WARM_UP_ROUNDS:] if len(r.rows) == len(prompts)]
+    # Lookahead finds trees of any depth: all of its rounds count but the last, which may have had no room.
+    full = [r for r in whole if r.proposed == (drafted,) * len(prompts)] or whole[:-1]
     return Run(*(_mean(full, part) for part in ("total_seconds", "propose_seconds", "score_seconds")))
 
 

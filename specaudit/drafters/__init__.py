@@ -7,7 +7,7 @@ from typing import Protocol
 
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter, LoadModel
-from specaudit.drafters import eagle, early_exit, medusa, model, prompt_lookup
+from specaudit.drafters import eagle, early_exit, lookahead, medusa, model, prompt_lookup
 
 Factory = Callable[[str, CausalModel, LoadModel], Drafter]
 
@@ -22,6 +22,7 @@ class TreeFactory(Protocol):
 
 PREFIXES: dict[str, Factory] = {
     "early-exit": early_exit.create,
+    "lookahead": lookahead.create,
     "prompt-lookup": prompt_lookup.create,
 }
 TREES: dict[str, TreeFactory] = {

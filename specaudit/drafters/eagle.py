@@ -21,10 +21,10 @@ from specaudit.core.sampling import TokenCounts, penalise, processed_probs, samp
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, Tree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
-from specaudit.models.checkpoints import head_folder
-from specaudit.models.eagle import EagleHead
-from specaudit.models.eagle_checkpoint import load_eagle
-from specaudit.models.kv_cache import RowCache
+from specaudit.drafters.checkpoints import head_folder
+from specaudit.drafters.eagle_checkpoint import load_eagle
+from specaudit.drafters.eagle_head import EagleHead
+from specaudit.drafters.membership import accepted_chains
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Eagle:
     def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int, target: Target) -> None:
         self.target, self.params = target, params
         grown = self.tree.top_k * 64 if isinstance(self.tree, DynamicTree) else 0
-        self.rows = RowCache(len(self.head.layers), len(prompts), capacity + grown, self.model.device)
+        self.rows = self.model.open_cache(len(self.head.layers), len(prompts), capacity + grown)
         self.tokens = [list(prompt[1:]) for prompt in prompts]
         self.features = list(target.hidden)
         # A prompt of one token has no pair yet: its round proposes nothing.
@@ -238,6 +238,9 @@ class Eagle:
             unrolled = self.head.unroll(
                 self._embed(ids[1:-1]).unsqueeze(0), self.head.feature(states[:-2]).unsqueeze(0), depth
             )
+            if self.tree is not None:
+                yield index, self._replay_tree([f[0, first:] for f in unrolled], own, missing, depth)
+                continue
             laws: Tensor | None = None
             masses = torch.zeros(len(output), depth, device=states.device)
             for step, features in enumerate(unrolled):
@@ -251,6 +254,26 @@ class Eagle:
             drafted = torch.full((len(output),), depth, dtype=torch.long)
             drafted[:missing] = 0
             yield index, Replay(probs=torch.cat([blank, laws]), token_probs=masses, drafted=drafted)
+
+    def _replay_tree(
+        self, features: list[Float[Tensor, "tokens hidden"]], own: Int[Tensor, " tokens"], missing: int, depth: int
+    ) -> Replay:
+        if not isinstance(self.tree, RankedTree):
+            raise InputError(
+                "--tree", "auto", "a tree that is grown anew each round cannot be replayed along an output",
+                "profile and audit a fixed shape, for example --tree 4,2,1",
+            )  # fmt: skip
+        tree = self.tree.cut(depth)
+        most = int(tree.ranks.max()) + 1
+        levels = int(tree.levels.max()) + 1
+        ranked = torch.full((len(own), levels, most), -1, dtype=torch.long)
+        for level, states in enumerate(features[:levels]):
+            # The law at depth d of a round from token i stands at token i + d.
+            best = self._logits(states[level:]).topk(most, dim=-1).indices.cpu()
+            ranked[: len(best), level] = best
+        chains = torch.full((missing + len(own), depth), -1, dtype=torch.long)
+        chains[missing:] = accepted_chains(tree, ranked, own.cpu(), depth)
+        return Replay(chains=chains)
 
     def _along(
         self, logits: Float[Tensor, "tokens vocab"], sequence: Sequence_, missing: int, params: SamplingParams
@@ -281,7 +304,8 @@ def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str 
     """The drafter of ``eagle:DIR``; ``tree`` is a shape, "auto" for EAGLE-2's dynamic tree, or "auto:K,TOTAL"."""
     folder = head_folder(argument, "eagle")
     head, hidden_layers = load_eagle(folder, target)
-    return Eagle(target, head.to(target.device, target.dtype), hidden_layers, f"eagle:{argument}", _tree(tree))
+    name = f"eagle:{argument}" if tree is None else f"eagle:{argument} --tree {tree}"
+    return Eagle(target, head.to(target.device, target.dtype), hidden_layers, name, _tree(tree))
 
 
 def _tree(tree: str | None) -> RankedTree | DynamicTree | None:

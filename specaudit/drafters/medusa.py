@@ -16,8 +16,9 @@ from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
-from specaudit.models.checkpoints import head_folder
-from specaudit.models.medusa import MedusaHeads, load_medusa, searched_tree
+from specaudit.drafters.checkpoints import head_folder
+from specaudit.drafters.medusa_heads import MedusaHeads, load_medusa, searched_tree
+from specaudit.drafters.membership import accepted_chains
 
 AUTO_NODES = 16
 
@@ -86,15 +87,21 @@ class Medusa:
     def replay(
         self, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
     ) -> Iterator[tuple[int, Replay]]:
-        """Each head's most probable token from every prefix, in one pass over the target's hidden states."""
+        """What the heads would propose from every prefix, in one pass over the target's hidden states."""
         for index, hidden in self.model.hidden_states(sequences, self.hidden_layers):
             prompt, output = sequences[index]
             chains = torch.full((len(output), depth), -1, dtype=torch.long)
             first = len(prompt) - 2  # the hidden state before the root of a round that starts at output token 0
             used = hidden[max(0, first) : len(prompt) + len(output) - 2]
             if len(used):
-                best = self.heads.ids(self.heads(used)[:, :depth].argmax(-1)).cpu()
-                chains[len(output) - len(best) :, : best.shape[1]] = best
+                logits, start = self.heads(used)[:, :depth], len(output) - len(used)
+                if self.tree is None:
+                    best = self.heads.ids(logits.argmax(-1)).cpu()
+                    chains[start:, : best.shape[1]] = best
+                else:
+                    tree = self.tree.cut(min(depth, self.heads.heads))
+                    ranked = self.heads.ids(logits.topk(int(tree.ranks.max()) + 1, dim=-1).indices).cpu()
+                    chains[start:] = accepted_chains(tree, ranked, torch.tensor(list(output))[start:], depth)
             yield index, Replay(chains=chains)
 
 
@@ -103,7 +110,8 @@ def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str 
     folder = head_folder(argument, "medusa")
     heads, config = load_medusa(folder, target.hidden_size, target.vocabulary)
     heads = heads.to(target.device, target.dtype)
-    return Medusa(target, heads, f"medusa:{argument}", _tree(tree, config, heads))
+    name = f"medusa:{argument}" if tree is None else f"medusa:{argument} --tree {tree}"
+    return Medusa(target, heads, name, _tree(tree, config, heads))
 
 
 def _tree(tree: str | None, config: dict, heads: MedusaHeads) -> RankedTree | None:

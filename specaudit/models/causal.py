@@ -106,6 +106,9 @@ class HuggingFaceModel:
     def open_rows(self, batch: int, capacity: int, hidden_layers: Sequence[int] = ()) -> ModelRows:
         return ModelRows(self, batch, capacity, hidden_layers)
 
+    def open_cache(self, layers: int, batch: int, capacity: int) -> RowCache:
+        return RowCache(layers, batch, capacity, self.device)
+
     @torch.inference_mode()
     def forward(
         self, tokens: Int[Tensor, "batch width"], rows: RowCache, keep: int, hidden_layers: Sequence[int] = ()

@@ -13,6 +13,7 @@ from specaudit.core.protocols import SplitModel
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
+from specaudit.models.kv_cache import RowCache
 from specaudit.models.scoring import conditionals, hidden_states
 
 
@@ -42,6 +43,9 @@ class TabularModel:
 
     def split(self, exit_layer: int) -> SplitModel:
         raise LookupError(f"{self.name} has no decoder layers")
+
+    def open_cache(self, layers: int, batch: int, capacity: int) -> RowCache:
+        return RowCache(layers, batch, capacity, self.device)
 
     def score_full(
         self, ids: Int[Tensor, "batch length"], lengths: Sequence[int], first: int = 0

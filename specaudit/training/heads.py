@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from specaudit.core.artifacts import atomic_folder
+from specaudit.drafters.eagle_checkpoint import eagle_config, save_eagle
+from specaudit.drafters.eagle_head import EagleHead, EagleShape
+from specaudit.drafters.medusa_heads import MedusaHeads, save_medusa
 from specaudit.models.causal import HuggingFaceModel
-from specaudit.models.eagle import EagleHead
-from specaudit.models.medusa import MedusaHeads
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 Loss = Callable[["Batch"], Tensor]
@@ -77,8 +78,8 @@ def prepare(target: HuggingFaceModel, ids: np.ndarray, layers: Sequence[int]) ->
 
 def train_head(
     head: nn.Module, loss_of: Loss, target: HuggingFaceModel, texts: np.ndarray, held_out: np.ndarray,
-    layers: Sequence[int], schedule: Schedule, state: Path, check: Callable[[Sequence[Batch]], list[float]], *, seed: int = 0,
-    progress: Progress = lambda items, _total: items, say: Callable[[str], None] = lambda _text: None,
+    layers: Sequence[int], schedule: Schedule, state: Path, check: Callable[[Sequence[Batch]], list[float]], *,
+    seed: int = 0, progress: Progress = lambda items, _total: items, say: Callable[[str], None] = lambda _text: None,
 ) -> list[float]:  # fmt: skip
     """Trains until ``schedule.steps``, resuming from ``state`` where that folder holds an earlier run's progress.
 
@@ -211,3 +212,65 @@ def eagle_check(head: EagleHead, target: HuggingFaceModel, depth: int) -> Callab
         return (sums / len(batches)).tolist()
 
     return check
+
+
+def kept_windows(texts: Callable[[], Sequence[Sequence[int]]], length: int, state: Path) -> np.ndarray:
+    """``[windows, length]`` of what ``texts`` gives, kept in ``state`` for a run that goes on."""
+    file = state / "texts.npy"
+    if file.is_file():
+        return np.load(file)
+    made = windows(texts(), length)
+    with atomic_folder(state) as temporary:
+        np.save(temporary / "texts.npy", made)
+    return made
+
+
+def train_medusa(
+    target: HuggingFaceModel, texts: np.ndarray, held: int, heads: int, reduced: int, schedule: Schedule, state: Path,
+    out: Path, facts: dict[str, Any], **common: Any,
+) -> list[float]:  # fmt: skip
+    """Trains Medusa heads, the last ``held`` windows held out, and writes them with their accuracies by rank."""
+    target.model.requires_grad_(False)
+    torch.manual_seed(common.get("seed", 0))
+    token_map = _most_frequent(texts, reduced, target.vocabulary) if reduced else None
+    model = MedusaHeads(target.hidden_size, target.vocabulary, heads, 1, token_map=token_map).to(target.device)
+    own_head = target.model.get_output_embeddings().weight.detach().float()
+    for head in model.lm_heads:  # as published heads do, start from the target's own head
+        head.weight.data.copy_(own_head if token_map is None else own_head[token_map])  # type: ignore[union-attr]
+    layers = (target.layer_count,)
+    train_head(model, medusa_loss(model), target, texts[:-held], texts[-held:], layers, schedule, state,
+               medusa_check(model), **common)  # fmt: skip
+    accuracies = medusa_accuracies(model, [prepare(target, texts[-held:], layers)])
+    save_medusa(model, out, {"head_accuracies": accuracies, **facts})
+    return [ranks[0] for ranks in accuracies]
+
+
+def _most_frequent(texts: np.ndarray, count: int, vocabulary: int) -> Tensor:
+    seen = np.bincount(texts.ravel(), minlength=vocabulary)
+    return torch.from_numpy(np.sort(np.argsort(-seen, kind="stable")[:count]))
+
+
+def train_eagle(
+    target: HuggingFaceModel, texts: np.ndarray, held: int, depth: int, schedule: Schedule, state: Path, out: Path,
+    facts: dict[str, Any], **common: Any,
+) -> list[float]:  # fmt: skip
+    """Trains an EAGLE-1 head of one layer in the target's own shape, the last ``held`` windows held out."""
+    target.model.requires_grad_(False)
+    torch.manual_seed(common.get("seed", 0))
+    config = target.config
+    fields = {
+        "hidden_size": target.hidden_size, "intermediate_size": getattr(config, "intermediate_size", None),
+        "num_attention_heads": config.num_attention_heads, "rms_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        "max_position_embeddings": target.max_context, "rope_theta": 10000.0,
+    }  # fmt: skip
+    fields["intermediate_size"] = fields["intermediate_size"] or 4 * target.hidden_size
+    shape = EagleShape(
+        config=eagle_config(fields, target.vocabulary), generation=1, target_hidden=target.hidden_size,
+        vocabulary=target.vocabulary, outputs=target.vocabulary,
+    )  # fmt: skip
+    head = EagleHead(shape).to(target.device)
+    found = train_head(head, eagle_loss(head, target, depth), target, texts[:-held], texts[-held:],
+                       (target.layer_count,), schedule, state, eagle_check(head, target, depth), **common)  # fmt: skip
+    save_eagle(head, out, facts)
+    return found

@@ -12,7 +12,8 @@ from specaudit.models.target import ModelTarget
 from specaudit.verify import lossless_verifier
 
 GREEDY = SamplingParams(temperature=0)
-DRAFTS = ["draft", "prompt-lookup"]
+TREES = ["lookahead:4,3,4"]
+DRAFTS = ["draft", "prompt-lookup", *TREES]
 WITH_LAYERS = [*DRAFTS, "early-exit:1"]
 SAMPLED = {
     "truncated": SamplingParams(temperature=0.8, top_p=0.9, seed=5),
@@ -47,7 +48,14 @@ def test_greedy_output_is_the_baselines(pair, draft, batch, assert_equal_or_tied
 
 
 @pytest.mark.parametrize(
-    ("name", "draft"), [("tabular_pair", "draft"), ("tabular_pair", "prompt-lookup"), ("llama_pair", "draft")]
+    ("name", "draft"),
+    [
+        ("tabular_pair", "draft"),
+        ("tabular_pair", "prompt-lookup"),
+        ("tabular_pair", "lookahead:4,3,4"),
+        ("llama_pair", "draft"),
+        ("llama_pair", "lookahead:8,4,6"),
+    ],
 )
 def test_speculation_takes_fewer_rounds(name, draft, request):
     pair = request.getfixturevalue(name)
@@ -127,7 +135,14 @@ def test_a_transcripts_own_seed_reproduces_it(tabular_pair):
 
 
 @pytest.mark.parametrize(
-    ("name", "draft"), [("tabular_pair", "draft"), ("tabular_pair", "prompt-lookup"), ("llama_pair", "draft")]
+    ("name", "draft"),
+    [
+        ("tabular_pair", "draft"),
+        ("tabular_pair", "prompt-lookup"),
+        ("tabular_pair", "lookahead:4,3,4"),
+        ("llama_pair", "draft"),
+        ("llama_pair", "lookahead:8,4,6"),
+    ],
 )
 def test_an_end_token_ends_its_row_in_mid_round(name, draft, request, adds_up):
     """The end token is one that was accepted in the middle of a round, so tokens after it must be dropped."""
@@ -203,7 +218,8 @@ def test_rounds_account_for_every_token(pair, draft, adds_up):
     for round_ in decoded.rounds:
         for row, proposed, count in zip(round_.rows, round_.proposed, round_.emitted, strict=True):
             assert 1 <= count <= proposed + 1
-            assert emitted[row] + proposed + 1 <= 20  # no more is drafted than there is room for
+            deepest = count - 1 if draft in TREES else proposed
+            assert emitted[row] + deepest + 1 <= 20  # no deeper than there is room for
             emitted[row] += count
             counted[row] += 1
         assert 0 <= round_.propose_seconds + round_.score_seconds + round_.verify_seconds <= round_.total_seconds

@@ -7,7 +7,7 @@ from specaudit.models.tabular import TabularModel
 from specaudit.stats import split
 
 FALSE_ALARM_RATE = 1e-4
-RIGHT_DECODERS = ["draft, k = 1", "draft, k = 4", "prompt lookup"]
+RIGHT_DECODERS = ["draft, k = 1", "draft, k = 4", "prompt lookup", "lookahead"]
 SETTINGS = ["temperature 1", "temperature 0.8, top_k 4"]
 NAMES = [
     *(f"transitions: {decoder}, {setting}" for decoder in RIGHT_DECODERS for setting in SETTINGS),

@@ -13,8 +13,8 @@ from transformers import LlamaConfig
 
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel
-from specaudit.models.checkpoints import check_keys, read_config, read_weights
-from specaudit.models.eagle import EagleHead, EagleShape
+from specaudit.drafters.checkpoints import check_keys, read_config, read_weights
+from specaudit.drafters.eagle_head import EagleHead, EagleShape
 
 STEMS = ("model", "pytorch_model")
 LEAST_LAYERS = 4  # below that the three hidden states of EAGLE-3 do not exist

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from specaudit.models.kv_cache import RowCache
+from specaudit.core.protocols import LayerCache
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class EagleHead(nn.Module):
         return feature if self.shape.generation == 3 else self.fc(torch.cat([token, feature], -1))
 
     def forward(
-        self, token: Float[Tensor, "batch width hidden"], feature: Float[Tensor, "batch width hidden"], rows: RowCache
+        self, token: Float[Tensor, "batch width hidden"], feature: Float[Tensor, "batch width hidden"], rows: LayerCache
     ) -> Float[Tensor, "batch width hidden"]:
         """The predicted features of pairs that follow those in the cache; ``rows`` is prepared for them."""
         state = self._merged(token, feature)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from specaudit.core.errors import InputError
-from specaudit.models.checkpoints import check_keys, read_config, read_weights
+from specaudit.drafters.checkpoints import check_keys, read_config, read_weights
 
 STEMS = ("medusa_lm_head", "model", "pytorch_model")
 PREFIXES = ("medusa_heads.", "medusa_head.")

@@ -11,9 +11,10 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from torch import Tensor
 
+import specaudit
 from specaudit.core.errors import InputError
-from specaudit.models.loading import ZOO
 
+ZOO = Path(specaudit.__file__).parent / "zoo"
 PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.json")
 
 
