@@ -1,0 +1,140 @@
+"""Medusa and EAGLE through the one loop: lossless in chains and trees, and predicted by the walk as they decode."""
+
+import numpy as np
+import pytest
+import torch
+
+from specaudit.acceptance.profile import from_tokens, token_table
+from specaudit.acceptance.scoring import score_outputs
+from specaudit.core.errors import InputError
+from specaudit.core.types import Limits, SamplingParams
+from specaudit.decode import decode
+from specaudit.drafters import create_drafter
+from specaudit.drafters.eagle_checkpoint import eagle_config, save_eagle
+from specaudit.drafters.eagle_head import EagleHead, EagleShape
+from specaudit.drafters.medusa_heads import MedusaHeads, save_medusa
+from specaudit.models.target import ModelTarget
+from specaudit.verify import lossless_verifier
+
+GREEDY = SamplingParams(temperature=0)
+SETTINGS = {
+    "truncated": SamplingParams(temperature=0.8, top_p=0.9, seed=5),
+    "penalised": SamplingParams(temperature=0.8, repetition_penalty=1.2, frequency_penalty=0.1, seed=6),
+}
+DRAFTS = {
+    "medusa": ("medusa", None),
+    "medusa, tree": ("medusa", "3,2,1"),
+    "medusa, searched tree": ("medusa", "auto"),
+    "eagle": ("eagle", None),
+    "eagle, tree": ("eagle", "3,2,1"),
+    "eagle, dynamic tree": ("eagle", "auto:3,8"),
+}
+REPLAYED = [name for name in DRAFTS if name != "eagle, dynamic tree"]
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory, exact_llama_pair):
+    """Untrained heads near enough to the target's own that some of what they propose is accepted."""
+    target = exact_llama_pair.target
+    hidden, vocabulary = target.hidden_size, target.vocabulary
+    root = tmp_path_factory.mktemp("heads")
+    torch.manual_seed(0)
+    heads = MedusaHeads(hidden, vocabulary, 3, 1)
+    for head in heads.lm_heads:
+        head.weight.data.copy_(target.model.get_output_embeddings().weight)
+    save_medusa(heads, root / "medusa", {"head_accuracies": [[0.5, 0.3, 0.1], [0.4, 0.2, 0.1], [0.3, 0.2, 0.1]]})
+    fields = {
+        "hidden_size": hidden, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
+    }  # fmt: skip
+    shape = EagleShape(eagle_config(fields, vocabulary), 1, hidden, vocabulary, vocabulary)
+    save_eagle(EagleHead(shape), root / "eagle", {})
+    return root
+
+
+@pytest.fixture
+def drafter(request, folders, exact_llama_pair):
+    kind, tree = DRAFTS[request.param]
+    return create_drafter(f"{kind}:{folders / kind}", exact_llama_pair.target, lambda _: None, tree)
+
+
+def run(pair, drafter, params, prompts=None, *, k=4, tokens=20, end_ids=(), seeds=None):
+    prompts = pair.prompts if prompts is None else prompts
+    limits = Limits(tokens, frozenset(end_ids))
+    return decode(
+        ModelTarget(pair.target), drafter, lossless_verifier(params), prompts, params, limits, k=k, seeds=seeds
+    )
+
+
+def ids(decoded):
+    return [transcript.output_ids for transcript in decoded.transcripts]
+
+
+every_draft = pytest.mark.parametrize("drafter", DRAFTS, indirect=True)
+
+
+@every_draft
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_greedy_ids_are_the_baselines(exact_llama_pair, drafter, k):
+    expected = ids(run(exact_llama_pair, None, GREEDY))
+    assert ids(run(exact_llama_pair, drafter, GREEDY, k=k)) == expected
+    alone = [ids(run(exact_llama_pair, drafter, GREEDY, [prompt], k=k))[0] for prompt in exact_llama_pair.prompts]
+    assert alone == expected
+
+
+@every_draft
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_row_does_not_depend_on_its_batch(exact_llama_pair, drafter, setting):
+    together = run(exact_llama_pair, drafter, SETTINGS[setting])
+    for prompt, transcript in zip(exact_llama_pair.prompts, together.transcripts, strict=True):
+        alone = run(exact_llama_pair, drafter, SETTINGS[setting], [prompt], seeds=[transcript.sampling.seed])
+        assert alone.transcripts[0].output_ids == transcript.output_ids
+
+
+@every_draft
+def test_penalties_hold_in_every_branch(exact_llama_pair, drafter):
+    params = SamplingParams(temperature=0, repetition_penalty=1.3, presence_penalty=0.2)
+    assert ids(run(exact_llama_pair, drafter, params)) == ids(run(exact_llama_pair, None, params))
+
+
+@every_draft
+def test_an_end_token_ends_its_row_inside_a_branch(exact_llama_pair, drafter):
+    free = ids(run(exact_llama_pair, None, GREEDY, tokens=30))
+    ends = {free[0][5], free[1][9]}
+    expected = run(exact_llama_pair, None, GREEDY, tokens=30, end_ids=ends)
+    found = run(exact_llama_pair, drafter, GREEDY, tokens=30, end_ids=ends)
+    assert ids(found) == ids(expected)
+    assert [t.finish_reason for t in found.transcripts] == [t.finish_reason for t in expected.transcripts]
+
+
+@pytest.mark.parametrize("drafter", REPLAYED, indirect=True)
+@pytest.mark.parametrize("k", [2, 3])
+def test_the_walk_counts_a_greedy_decoders_own_rounds(exact_llama_pair, drafter, k):
+    """At temperature zero acceptance is certain or impossible, so the walk's rounds are the decoder's to the last."""
+    tokens = 20
+    decoded = run(exact_llama_pair, drafter, GREEDY, k=k, tokens=tokens)
+    assert sum(sum(t.rounds) for t in decoded.transcripts) > 0
+    scored = list(score_outputs(exact_llama_pair.target, drafter, decoded.transcripts, GREEDY, k))
+    profile = from_tokens(token_table(scored, decoded.transcripts, tokens), k)
+    rounds = [len(transcript.rounds) for transcript in decoded.transcripts]
+    assert profile.walk.rounds[:, k - 1] == pytest.approx(np.array(rounds, dtype=float))
+
+
+@pytest.mark.parametrize("drafter", ["eagle, dynamic tree"], indirect=True)
+def test_a_tree_that_is_grown_anew_cannot_be_replayed(exact_llama_pair, drafter):
+    decoded = run(exact_llama_pair, drafter, GREEDY)
+    with pytest.raises(InputError, match="--tree"):
+        list(score_outputs(exact_llama_pair.target, drafter, decoded.transcripts, GREEDY, 3))
+
+
+def test_a_tree_is_refused_where_there_is_none_to_choose(exact_llama_pair, folders):
+    medusa, eagle = (f"{kind}:{folders / kind}" for kind in ("medusa", "eagle"))
+    for name, tree in (("prompt-lookup", "2,1"), (medusa, "1,1,1,1"), (eagle, "auto:0,3"), (eagle, "0,1")):
+        with pytest.raises(InputError, match="--tree"):
+            create_drafter(name, exact_llama_pair.target, lambda _: None, tree)
+
+
+@pytest.mark.parametrize("name", ["medusa:nowhere", "eagle:./nowhere", "medusa:", "eagle:zoo:none"])
+def test_a_head_that_is_not_there_is_refused(exact_llama_pair, name):
+    with pytest.raises(InputError, match="--draft"):
+        create_drafter(name, exact_llama_pair.target, lambda _: None)
