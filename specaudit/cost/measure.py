@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specaudit.core.artifacts import machine
 from specaudit.core.protocols import CausalModel, Drafter
@@ -16,12 +17,13 @@ from specaudit.cost.forced import FixedWidthDrafter, ForcedVerifier
 from specaudit.cost.timing import collector_paused
 from specaudit.decode import decode
 from specaudit.models.target import ModelTarget
-from specaudit.stats import median_ratio_interval
+from specaudit.stats import percentile_interval, ratio_bootstrap
 from specaudit.verify import lossless_verifier
 
 WARM_UP_ROUNDS = 3
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+TRIMMED, LEAST_TRIMMED = 10, 6  # one pair in ten at either end, where there are as many as six
 
 
 @dataclass(frozen=True)
@@ -160,14 +162,25 @@ def _median_ratio(runs: list[tuple[Run, Run]], top: Callable[[Run], float], bott
 def _row(
     drafted: int, batch: int, context: int, runs: list[tuple[Run, Run]], generator: np.random.Generator
 ) -> dict[str, Any]:
-    rounds, baselines = (np.array([pair[side].total for pair in runs]) for side in (0, 1))
-    # Each round run over the baseline run just before it: a machine that slows down for seconds slows both.
-    estimate = median_ratio_interval(rounds / baselines, np.ones(len(runs)), RESAMPLES, CONFIDENCE, generator)
+    rounds, baselines = _steady(np.array([[run.total, base.total] for run, base in runs])).T
+    samples = ratio_bootstrap(rounds, baselines, RESAMPLES, generator)
+    low, high = percentile_interval(samples, CONFIDENCE)
     return {
-        "width": drafted + 1, "k": drafted, "batch": batch, "context": context, "round_cost": estimate.ratio,
-        "interval": [estimate.low, estimate.high], "seconds": float(np.median(rounds)),
-        "baseline_seconds": float(np.median(baselines)),
+        "width": drafted + 1, "k": drafted, "batch": batch, "context": context, "round_cost": float(rounds.sum() / baselines.sum()),
+        "interval": [float(low), float(high)], "seconds": float(rounds.mean()),
+        "baseline_seconds": float(baselines.mean()),
     }  # fmt: skip
+
+
+def _steady(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Pairs of a round run and the baseline run beside it, without the tenth of largest and of smallest ratio.
+
+    What is left is summed up, as a bench sums: a machine with a fast and a slow state then counts as its mixture, where
+    a median would pick one of the two.
+    """
+    cut = -(-len(pairs) // TRIMMED) if len(pairs) >= LEAST_TRIMMED else 0
+    order = np.argsort(pairs[:, 0] / pairs[:, 1], kind="stable")
+    return pairs[order[cut : len(pairs) - cut]]
 
 
 def _filled(prompts: Sequence[Sequence[int]], offset: int, length: int) -> list[int]:

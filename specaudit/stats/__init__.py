@@ -4,8 +4,6 @@ Needs numpy and scipy only, and knows nothing of models or tokens' meaning. Test
 (``detectable_*``) and what a wanted detection takes (``required_*``), both error rates named.
 """
 
-from specaudit.stats.bootstrap import RatioInterval as RatioInterval
-from specaudit.stats.bootstrap import median_ratio_interval as median_ratio_interval
 from specaudit.stats.bootstrap import percentile_interval as percentile_interval
 from specaudit.stats.bootstrap import ratio_bootstrap as ratio_bootstrap
 from specaudit.stats.budget import holm as holm

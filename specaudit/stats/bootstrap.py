@@ -1,8 +1,6 @@
-"""Bootstrap intervals of ratios, by prompt and by pair."""
+"""Bootstrap intervals of ratios, by prompt or by pair."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,26 +10,6 @@ from specaudit.stats import checks
 from specaudit.stats.checks import Floats
 
 _CHUNK_ELEMENTS = 1 << 20  # resampling weights held at once: eight megabytes
-
-
-@dataclass(frozen=True)
-class RatioInterval:
-    """A ratio with its interval.
-
-    Attributes
-    ----------
-    ratio : float
-        The estimate from all of the data.
-    low, high : float
-        Its percentile interval.
-    samples : ndarray, [resamples]
-        The resampled ratios.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    samples: Floats
 
 
 def ratio_bootstrap(
@@ -113,51 +91,6 @@ def percentile_interval(samples: ArrayLike, confidence: float) -> Floats:
     if not 0.0 < confidence < 1.0:
         raise InputError("confidence", confidence, "must be between 0 and 1", "use, for example, 0.95")
     return np.quantile(values, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0], axis=0)
-
-
-def median_ratio_interval(
-    numerators: ArrayLike, denominators: ArrayLike, resamples: int, confidence: float, generator: np.random.Generator
-) -> RatioInterval:
-    """Return the ratio of medians of paired measurements, with an interval by resampling whole pairs.
-
-    Parameters
-    ----------
-    numerators, denominators : array_like, [pairs]
-        Paired measurements, for example seconds of the baseline and seconds of the decoder on the same prompt in the
-        same repetition. Medians, since a machine's pauses only ever add time. Positive.
-    resamples : int
-        Number of resamples.
-    confidence : float
-        Between 0 and 1, for example 0.95.
-    generator : numpy.random.Generator
-        Source of the draws.
-
-    Returns
-    -------
-    RatioInterval
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two pairs, lengths differ, a value is not positive, or ``confidence`` is out of range.
-
-    References
-    ----------
-    Efron (1979), Annals of Statistics 7, section 3 (the median).
-    """
-    smallest = np.finfo(np.float64).tiny
-    top = checks.vector("numerators", numerators, low=smallest)
-    bottom = checks.vector("denominators", denominators, low=smallest)
-    pairs = checks.count("pairs", checks.same_length(numerators=top, denominators=bottom), least=2)
-    checks.count("resamples", resamples)
-    chunk = max(1, _CHUNK_ELEMENTS // pairs)
-    parts = []
-    for start in range(0, resamples, chunk):
-        drawn = generator.integers(pairs, size=(min(chunk, resamples - start), pairs))
-        parts.append(np.median(top[drawn], axis=1) / np.median(bottom[drawn], axis=1))
-    samples = np.concatenate(parts)
-    low, high = percentile_interval(samples, confidence)
-    return RatioInterval(float(np.median(top) / np.median(bottom)), float(low), float(high), samples)
 
 
 def _quotient(top: Floats, bottom: Floats) -> Floats:
