@@ -16,7 +16,7 @@ from specaudit.drafters import create_drafter
 from specaudit.models.causal import HuggingFaceModel
 from specaudit.models.loading import check_same_tokenizer, load_model
 from specaudit.models.target import ModelTarget
-from specaudit.verify import lossless_verifier
+from specaudit.verify import LOSSLESS, verifier_of
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ def encode(
 
 def decode_prompts(
     pair: Pair, prompts: PromptSet, params: SamplingParams, limits: Limits, *, k: int = 0, batch_size: int = 1,
-    progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items,
+    verifier: str = LOSSLESS, progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items,
 ) -> list[Transcript]:  # fmt: skip
     """Outputs of every prompt, in order, by the drafter if ``k`` is above zero and by the target alone otherwise."""
     batches = decode_batches(
-        ModelTarget(pair.target), pair.drafter if k else None, lossless_verifier(params), prompts.ids, params, limits,
+        ModelTarget(pair.target), pair.drafter if k else None, verifier_of(verifier, params), prompts.ids, params, limits,
         k=k, batch_size=batch_size, text=pair.target.tokenizer.decode,
     )  # fmt: skip
     by_prompt: dict[int, Transcript] = {}

@@ -39,9 +39,11 @@ CAUSES = {
     "sharper": "the output is more, or less, concentrated than the target's distribution",
     "flatter": "the output is flatter, or less flat, than the target's distribution",
     "impossible_token": "tokens were emitted to which the target gives no probability",
+    "declared_lossy": "the transcripts name a verification rule that does not preserve the target's distribution",
     "structure": "the transcripts contradict their own round counts or limits",
     "greedy": "tokens were emitted that are not the target's argmax, by more than the machine's noise",
 }
+HARD = ("structure", "impossible_token", "greedy", "declared_lossy")  # no statistics: one is enough
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
@@ -105,6 +107,9 @@ def audit(
         tests, log10_e, detectable = _sampled(evidence, false_alarm_rate, seed)
         extra = {"impossible_tokens": int(sum(item.impossible.sum() for item in evidence))}
     tests += [Test("structure", float(count), count > 0) for count in checks]
+    declared = sum(not transcript.engine.get("preserves_target", True) for transcript in transcripts)
+    if declared:  # whoever made them says so: no amount of agreement makes them lossless
+        tests.append(Test("declared_lossy", float(declared), True))
     because = _inconclusive(tests, detectable, noise, transcripts, drafter)
     flagged = [test for test in tests if test.flagged]
     verdict = "inconclusive" if because else "violated" if flagged else "no_violation_found"
@@ -198,8 +203,7 @@ def _inconclusive(
     tests: list[Test], detectable: float, noise: Noise, transcripts: Sequence[Transcript], drafter: Drafter | None
 ) -> str | None:
     """Why nothing can be said, if so: a hard violation is said in any case."""
-    hard = {"impossible_token", "structure", "greedy"}
-    if any(test.flagged and test.name in hard for test in tests):
+    if any(test.flagged and test.name in HARD for test in tests):
         return None
     flagged = any(test.flagged for test in tests)
     if flagged and noise.total_variation > 0.01:
@@ -216,7 +220,7 @@ def _cause(flagged: list[Test]) -> dict[str, str]:
     """The hard violations first, then the direction with the largest e-value, then the uniformity tests."""
 
     def rank(test: Test) -> tuple[bool, float]:
-        return test.name in ("structure", "impossible_token", "greedy"), test.log10_e or 0.0
+        return test.name in HARD, test.log10_e or 0.0
 
     name = max(flagged, key=rank).name.removeprefix("contamination_")
     return {"name": name, "text": CAUSES.get(name, "the tokens' probabilities are not spread as the target's would be")}

@@ -38,6 +38,7 @@ def run(
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
     tree: o.Tree = None,
+    verifier: o.VerifierName = "lossless",
     allow_pickle: o.AllowPickle = False,
     out: o.OutFile = None,
     as_json: o.Json = False,
@@ -80,7 +81,7 @@ def run(
         chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
         outputs = decode_prompts(
             pair, chosen, params, limits_of(pair.target, max_new_tokens), k=k, batch_size=batch_size,
-            progress=progress("decode"),
+            verifier=verifier, progress=progress("decode"),
         )  # fmt: skip
     result = audit(
         pair.target, pair.drafter, outputs, false_alarm_rate=false_alarm_rate, seed=seed, progress=progress("score")

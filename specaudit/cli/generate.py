@@ -35,6 +35,7 @@ def run(
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
     tree: o.Tree = None,
+    verifier: o.VerifierName = "lossless",
     allow_pickle: o.AllowPickle = False,
     out: Annotated[Path | None, typer.Option(help="Write transcripts.jsonl here.")] = None,
     as_json: o.Json = False,
@@ -71,8 +72,9 @@ def run(
         chosen = setting.one_prompt(pair, prompt, chat)
     limits = limits_of(pair.target, max_new_tokens, stop or ())
     outputs = decode_prompts(
-        pair, chosen, params, limits, k=k if draft else 0, batch_size=batch_size, progress=progress("generate")
-    )
+        pair, chosen, params, limits, k=k if draft else 0, batch_size=batch_size, verifier=verifier,
+        progress=progress("generate"),
+    )  # fmt: skip
     if out is not None:
         files.write(out, outputs)
     for transcript in outputs:

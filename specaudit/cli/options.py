@@ -13,6 +13,9 @@ Target = Annotated[str, typer.Option(help="Hub id, folder, FILE.gguf or zoo:tiny
 DRAFTS = "A model as for --target, prompt-lookup[:N], lookahead[:W,N,G], early-exit:M, medusa:DIR or eagle:DIR."
 Draft = Annotated[str, typer.Option(help=DRAFTS)]
 MaybeDraft = Annotated[str | None, typer.Option(help=DRAFTS)]
+VerifierName = Annotated[
+    str, typer.Option("--verifier", help="lossless, or typical (Medusa's rule, which changes the output).")
+]
 Tree = Annotated[str | None, typer.Option(help="Draft a tree (medusa, eagle): widths by level as in 4,2,1, or auto.")]
 Dataset = Annotated[
     str, typer.Option(help="zoo:prompts, a hub id, or a .jsonl/.json/.csv/.tsv/.parquet/.txt file (also .gz).")

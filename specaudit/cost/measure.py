@@ -166,9 +166,9 @@ def _row(
     samples = ratio_bootstrap(rounds, baselines, RESAMPLES, generator)
     low, high = percentile_interval(samples, CONFIDENCE)
     return {
-        "width": drafted + 1, "k": drafted, "batch": batch, "context": context, "round_cost": float(rounds.sum() / baselines.sum()),
-        "interval": [float(low), float(high)], "seconds": float(rounds.mean()),
-        "baseline_seconds": float(baselines.mean()),
+        "width": drafted + 1, "k": drafted, "batch": batch, "context": context,
+        "round_cost": float(rounds.sum() / baselines.sum()), "interval": [float(low), float(high)],
+        "seconds": float(rounds.mean()), "baseline_seconds": float(baselines.mean()),
     }  # fmt: skip
 
 

@@ -33,19 +33,19 @@ def verify(
     """
     tokens, decisions = proposal.tokens.tolist(), uniforms.double().tolist()
     paths, weights = [], []
-    for row, length in enumerate(proposal.lengths):
-        path, left = _descend(target_probs[row], proposal, row, length, tokens[row], decisions[row])
+    for row in range(len(proposal.lengths)):
+        path, left = _descend(target_probs[row], proposal, row, tokens[row], decisions[row])
         paths.append(path)
         weights.append(left)
     return _verification(proposal, paths, sample(torch.stack(weights), uniforms[:, -1]))
 
 
 def _descend(
-    target_probs: Float[Tensor, "nodes vocab"], proposal: Proposal, row: int, length: int, tokens: list[int],
+    target_probs: Float[Tensor, "nodes vocab"], proposal: Proposal, row: int, tokens: list[int],
     uniforms: list[float],
 ) -> tuple[list[int], Float[Tensor, " vocab"]]:  # fmt: skip
     """The accepted path of one row, and the weights that its extra token is drawn from."""
-    children = _children(proposal, row, length)
+    children = below(proposal, row)
     path: list[int] = []
     place = 0
     while True:
@@ -84,8 +84,8 @@ def verify_greedy(target_probs: Float[Tensor, "batch nodes vocab"], proposal: Pr
     best = target_probs.argmax(-1)
     choices, tokens = best.tolist(), proposal.tokens.tolist()
     paths = []
-    for row, length in enumerate(proposal.lengths):
-        children = _children(proposal, row, length)
+    for row in range(len(proposal.lengths)):
+        children = below(proposal, row)
         path: list[int] = []
         place = 0
         while (
@@ -98,20 +98,19 @@ def verify_greedy(target_probs: Float[Tensor, "batch nodes vocab"], proposal: Pr
     return _verification(proposal, paths, best.gather(1, ends.unsqueeze(1)).squeeze(1))
 
 
-def _children(proposal: Proposal, row: int, length: int) -> list[list[int]]:
-    """The verified nodes below each place of one row; neither padding nor extra tokens."""
-    assert proposal.tree is not None
-    below = proposal.tree.children[proposal.tree.row(row)]
+def below(proposal: Proposal, row: int) -> list[list[int]]:
+    """The verified nodes below the root and below each node of one row, a chain's too; neither padding nor extra."""
+    length = proposal.lengths[row]
+    if proposal.tree is None:
+        return [[node] if node < length else [] for node in range(proposal.width + 1)]
+    children = proposal.tree.children[proposal.tree.row(row)]
     if length == proposal.tree.nodes:
-        return below
-    return [[node for node in nodes if node < length] for nodes in below]
+        return children
+    return [[node for node in nodes if node < length] for nodes in children]
 
 
 def _verification(proposal: Proposal, paths: list[list[int]], extra: Tensor) -> Verification:
     """A row ends with a bonus where nothing stood below the last accepted node."""
-    bonus = [
-        not _children(proposal, row, length)[path[-1] + 1 if path else 0]
-        for row, (path, length) in enumerate(zip(paths, proposal.lengths, strict=True))
-    ]
+    bonus = [not below(proposal, row)[path[-1] + 1 if path else 0] for row, path in enumerate(paths)]
     accepted = torch.tensor([len(path) for path in paths], device=extra.device)
     return Verification(accepted, extra, torch.tensor(bonus, device=extra.device), paths)
