@@ -103,9 +103,10 @@ def decode_prompts(
     verifier: str = LOSSLESS, progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items,
 ) -> list[Transcript]:  # fmt: skip
     """Outputs of every prompt, in order, by the drafter if ``k`` is above zero and by the target alone otherwise."""
+    rule = verifier_of(verifier, params)
     batches = decode_batches(
-        ModelTarget(pair.target), pair.drafter if k else None, verifier_of(verifier, params), prompts.ids, params, limits,
-        k=k, batch_size=batch_size, text=pair.target.tokenizer.decode,
+        ModelTarget(pair.target), pair.drafter if k else None, rule, prompts.ids, params, limits, k=k,
+        batch_size=batch_size, text=pair.target.tokenizer.decode,
     )  # fmt: skip
     by_prompt: dict[int, Transcript] = {}
     for indexes, decoded in progress(batches, -(-len(prompts.ids) // batch_size)):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,8 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specaudit.training import corpus
+from specaudit.models.loading import load_model
+from specaudit.training import corpus, heads
 
 CATEGORY_WEIGHTS = {"dialogue": 0.25, "word_problem": 0.35, "code": 0.4}
 TARGET_TOKENS_PER_STEP, DRAFT_TOKENS_PER_STEP = 8192, 4096
@@ -32,6 +32,9 @@ DRAFT_SHAPE = {
     "num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2,
     "num_key_value_heads": 2,
 }  # fmt: skip
+MEDUSA_HEADS, MEDUSA_TOKENS = 3, 1024  # the most frequent half of the vocabulary, to stay small
+EAGLE_DEPTH = 4
+HELD_OUT_WINDOWS = 64
 TEMPERATURES = (1.0, 0.8)  # sampled from, and matched at, in turn
 
 Streams = list[tuple[np.ndarray, float]]
@@ -52,14 +55,6 @@ def draft_config(target: LlamaConfig) -> LlamaConfig:
     return LlamaConfig(**{**target.to_dict(), **DRAFT_SHAPE})
 
 
-def learning_rate(step: int, steps: int, peak: float, warmup: int = 60) -> float:
-    """Linear warm-up, then a cosine down to a twentieth of ``peak``."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    progress = (step - warmup) / max(1, steps - warmup)
-    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
 def train(
     model: torch.nn.Module, streams: Streams, loss_of: Loss, *, steps: int, step_tokens: int, peak: float, seed: int,
     name: str,
@@ -70,13 +65,14 @@ def train(
     plain = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decay, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
+    schedule = heads.Schedule(steps=steps, peak=peak, warm_up=60)
     started = time.monotonic()
     running = 0.0
     for step in range(steps):
         length = LONG_BLOCK_TOKENS if step >= steps * (1 - LONG_BLOCK_SHARE) else BLOCK_TOKENS
         ids = torch.from_numpy(corpus.blocks(streams, step_tokens // length, length, generator))
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, peak)
+            group["lr"] = schedule.rate(step)
         loss = loss_of(ids, step / steps)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -178,8 +174,24 @@ def write_prompts(documents: dict[str, list[str]], path: Path, per_category: int
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def train_heads(out: Path, samples: np.ndarray, steps: int, seed: int) -> None:
+    """Medusa and EAGLE heads for the target in ``out``, on what it sampled."""
+    target = load_model(str(out / "target"), dtype="float32", device="cpu")
+    texts = heads.windows([samples], 256)
+    np.random.default_rng(seed).shuffle(texts)
+    schedule = heads.Schedule(steps=steps)
+    common = {"seed": seed, "say": lambda text: print(text, flush=True)}
+    for kind, options, train_head in (
+        ("medusa", (MEDUSA_HEADS, MEDUSA_TOKENS), heads.train_medusa),
+        ("eagle", (EAGLE_DEPTH,), heads.train_eagle),
+    ):
+        state = out.with_name(f"{out.name}.{kind}.training")
+        found = train_head(target, texts, HELD_OUT_WINDOWS, *options, schedule, state, out / kind, {}, **common)
+        print(f"{kind}: acceptance by depth on held-out samples {[round(value, 3) for value in found]}", flush=True)
+
+
 def main() -> None:
-    """Trains the target, samples from it, and distils the draft."""
+    """Trains the target, samples from it, distils the draft, and trains heads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder of .txt, .jsonl (question, answer) and .py")
     parser.add_argument("--out", type=Path, default=Path("specaudit/zoo/tiny"))
@@ -189,6 +201,8 @@ def main() -> None:
     parser.add_argument("--sample-tokens", type=int, default=1_500_000)
     parser.add_argument("--standard-library", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--keep-target", action="store_true", help="distil a draft for the target already in --out")
+    parser.add_argument("--keep-draft", action="store_true", help="with --keep-target: train heads only")
+    parser.add_argument("--head-steps", type=int, default=1500)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -222,14 +236,24 @@ def main() -> None:
 
     samples = sample(target, streams, options.sample_tokens, options.seed + 1)
     print(f"{len(samples)} tokens sampled from the target", flush=True)
+    if not options.keep_draft:
+        distil(target, tokenizer, streams, samples, held_out_stream, options, faster)
+    train_heads(options.out, samples, options.head_steps, options.seed + 4)
+
+
+def distil(
+    target: Any, tokenizer: PreTrainedTokenizerFast, streams: Streams, samples: np.ndarray, held_out: np.ndarray,
+    options: argparse.Namespace, faster: Callable[[torch.nn.Module], torch.nn.Module],
+) -> None:  # fmt: skip
+    """Trains the draft on text and samples, and prints how much it agrees with the target."""
     draft = LlamaForCausalLM(draft_config(target.config))
     mixed = [(samples, 1.0), *((stream, weight) for stream, weight in streams)]
     loss = distillation_loss(faster(draft), faster(target))
     train(draft, mixed, loss, steps=options.draft_steps, step_tokens=DRAFT_TOKENS_PER_STEP, peak=3e-3,
           seed=options.seed + 2, name="draft")  # fmt: skip
     save(draft, tokenizer, options.out / "draft")
-    own = sample(target, [(held_out_stream, 1.0)], 60_000, options.seed + 3)
-    print(f"overlap on held-out text {mean_overlap(target, draft, held_out_stream):.3f}", flush=True)
+    own = sample(target, [(held_out, 1.0)], 60_000, options.seed + 3)
+    print(f"overlap on held-out text {mean_overlap(target, draft, held_out):.3f}", flush=True)
     print(f"overlap on the target's own samples {mean_overlap(target, draft, own):.3f}", flush=True)
 
 
