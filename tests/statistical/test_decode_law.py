@@ -26,6 +26,10 @@ DECODERS = {
     "draft, k = 4": ("draft", 4),
     "prompt lookup": ("prompt-lookup", 4),
     "lookahead": ("lookahead:4,3,4", 4),
+    "medusa tree": ("medusa:{heads}/medusa --tree 3,2", 4),
+    "eagle": ("eagle:{heads}/eagle", 3),
+    "eagle tree": ("eagle:{heads}/eagle --tree 2,2", 3),
+    "eagle dynamic": ("eagle:{heads}/eagle --tree auto:2,5", 3),
 }
 ROWS, TOKENS = 1500, 12
 
@@ -36,7 +40,8 @@ def decoded(models, draft, k, params, verifier=None, first=None):
     prompts = np.random.default_rng(7).integers(0, target.vocabulary, size=(ROWS, 8))
     if first is not None:
         prompts[:, -1] = first
-    drafter = create_drafter(draft, target, lambda _: small)
+    name, _, tree = draft.partition(" --tree ")
+    drafter = create_drafter(name, target, lambda _: small, tree or None)
     batch = decode(
         ModelTarget(target), drafter, verifier or RejectionVerifier(), prompts.tolist(), params, Limits(TOKENS), k=k
     )
@@ -79,9 +84,9 @@ def transition_p_value(models, params, first, outputs):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_every_transition_follows_the_targets_law(tabular_models, share, decoder, setting):
+def test_every_transition_follows_the_targets_law(tabular_models, head_folder, share, decoder, setting):
     draft, k = DECODERS[decoder]
-    first, outputs = decoded(tabular_models, draft, k, SETTINGS[setting])
+    first, outputs = decoded(tabular_models, draft.format(heads=head_folder), k, SETTINGS[setting])
     p_value = transition_p_value(tabular_models, SETTINGS[setting], first, outputs)
     assert p_value > share(f"transitions: {decoder}, {setting}")
 
@@ -137,17 +142,19 @@ class BonusFromWrongRow:
 
 # A chain of four that prompt lookup proposes is too rarely accepted whole for its bonus to matter at these sizes; the
 # fault in the bonus is one of chains, where the place before an accepted token is the one before it in the proposal.
+CHAINS, TREES = ("draft, k = 1", "draft, k = 4"), ("prompt lookup", "lookahead", "medusa tree")
 FAULTS = [
     (decoder, fault)
     for decoder in DECODERS
     for fault in (Lenient(), ResidualFromTarget(), BonusFromWrongRow())
-    if decoder not in ("prompt lookup", "lookahead") or fault.name != "wrong row"
+    if decoder in CHAINS or (decoder in TREES and fault.name != "wrong row")
 ]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(("decoder", "fault"), FAULTS, ids=[f"{decoder}, {fault.name}" for decoder, fault in FAULTS])
-def test_the_same_test_rejects_a_planted_fault(tabular_models, smallest_share, decoder, setting, fault):
+def test_the_same_test_rejects_a_planted_fault(tabular_models, head_folder, smallest_share, decoder, setting, fault):
     draft, k = DECODERS[decoder]
-    first, outputs = decoded(tabular_models, draft, k, SETTINGS[setting], verifier=fault)
+    name = draft.format(heads=head_folder)
+    first, outputs = decoded(tabular_models, name, k, SETTINGS[setting], verifier=fault)
     assert transition_p_value(tabular_models, SETTINGS[setting], first, outputs) < smallest_share
