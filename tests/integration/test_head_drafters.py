@@ -48,7 +48,14 @@ def folders(tmp_path_factory, exact_llama_pair):
         "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
     }  # fmt: skip
     shape = EagleShape(eagle_config(fields, vocabulary), 1, hidden, vocabulary, vocabulary)
-    save_eagle(EagleHead(shape), root / "eagle", {})
+    head = EagleHead(shape)
+    with torch.no_grad():  # the token's own embedding, which the residual stream of a random llama stays close to
+        head.fc.weight.copy_(torch.cat([torch.eye(hidden), 0.01 * torch.randn(hidden, hidden)], 1))
+        head.fc.bias.zero_()
+        for name, weight in head.layers.named_parameters():
+            if "o_proj" in name or "down_proj" in name:
+                weight.mul_(0.2)
+    save_eagle(head, root / "eagle", {})
     return root
 
 

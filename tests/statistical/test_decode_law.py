@@ -31,7 +31,7 @@ DECODERS = {
     "eagle tree": ("eagle:{heads}/eagle --tree 2,2", 3),
     "eagle dynamic": ("eagle:{heads}/eagle --tree auto:2,5", 3),
 }
-ROWS, TOKENS = 1500, 12
+ROWS, TOKENS = 2000, 12
 
 
 def decoded(models, draft, k, params, verifier=None, first=None):
