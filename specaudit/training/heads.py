@@ -68,11 +68,17 @@ def windows(texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
     return stream[: len(stream) // length * length].reshape(-1, length)
 
 
+def half_precision(target: HuggingFaceModel) -> Any:
+    """bfloat16 arithmetic on float32 weights, for passes whose rounding does not matter."""
+    return torch.autocast(target.device.type, dtype=torch.bfloat16)
+
+
 @torch.no_grad()
 def prepare(target: HuggingFaceModel, ids: np.ndarray, layers: Sequence[int]) -> Batch:
     """Runs the target over windows; the tensors are ordinary ones, so that a gradient may pass beside them."""
     tensor = torch.from_numpy(ids).to(target.device)
-    states, logits = target.score_hidden(tensor, layers)
+    with half_precision(target):
+        states, logits = target.score_hidden(tensor, layers)
     return Batch(tensor, states.float(), logits.float().softmax(-1))
 
 
@@ -103,7 +109,9 @@ def train_head(
         chosen = np.random.default_rng([seed, step]).integers(len(texts), size=rows)
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(step)
-        loss = loss_of(prepare(target, texts[chosen], layers))
+        batch = prepare(target, texts[chosen], layers)
+        with half_precision(target):
+            loss = loss_of(batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         optimizer.step()
@@ -141,7 +149,7 @@ def medusa_loss(heads: MedusaHeads) -> Loss:
     def loss_of(batch: Batch) -> Tensor:
         total = torch.zeros(())
         for depth, (logits, probs) in enumerate(_medusa_pairs(heads, batch)):
-            total = total + DEPTH_WEIGHT**depth * cross_entropy(logits.flatten(0, 1), probs.flatten(0, 1))
+            total = total + DEPTH_WEIGHT**depth * cross_entropy(logits.float().flatten(0, 1), probs.flatten(0, 1))
         return total
 
     return loss_of
@@ -180,10 +188,10 @@ def eagle_loss(head: EagleHead, target: HuggingFaceModel, depth: int) -> Loss:
     def loss_of(batch: Batch) -> Tensor:
         total = torch.zeros(())
         for step, features in enumerate(_eagle_steps(head, target, batch, depth)):
-            logits = target.head(features)
+            logits = target.head(features).float()
             wanted = batch.probs[:, 1 + step : -1]
             guessed = cross_entropy(logits[:, step:].flatten(0, 1), wanted.flatten(0, 1))
-            regression = smooth_l1_loss(features[:, step:], batch.states[:, 1 + step : -1])
+            regression = smooth_l1_loss(features[:, step:].float(), batch.states[:, 1 + step : -1])
             total = total + DEPTH_WEIGHT**step * (guessed + regression)
         return total
 
