@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
@@ -61,7 +62,7 @@ class Schedule:
         return self.peak * (0.05 + 0.95 * 0.5 * (1 + float(np.cos(np.pi * progress))))
 
 
-def windows(texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
+def windows(texts: Sequence[ArrayLike], length: int) -> np.ndarray:
     """``[windows, length]`` pieces of the texts one after another; what is left at the end is dropped."""
     stream = np.concatenate([np.asarray(text, dtype=np.int64) for text in texts])
     length = min(length, len(stream))
@@ -222,7 +223,7 @@ def eagle_check(head: EagleHead, target: HuggingFaceModel, depth: int) -> Callab
     return check
 
 
-def kept_windows(texts: Callable[[], Sequence[Sequence[int]]], length: int, state: Path) -> np.ndarray:
+def kept_windows(texts: Callable[[], Sequence[ArrayLike]], length: int, state: Path) -> np.ndarray:
     """``[windows, length]`` of what ``texts`` gives, kept in ``state`` for a run that goes on."""
     file = state / "texts.npy"
     if file.is_file():
