@@ -63,6 +63,7 @@ def load_pair(
     facts = {
         "target": model.name, "target_content": model.content, "draft": drafter.name if drafter else None,
         "draft_content": loaded[-1].content if loaded else None,
+        "declares_lossy": drafter.declares_lossy if drafter else None,
         "dtype": model.dtype_name, "device": str(model.device),
     }  # fmt: skip
     return Pair(model, drafter, facts)

@@ -215,10 +215,13 @@ class Drafter(Protocol):
     """Proposes tokens that the target is likely to produce.
 
     ``hidden_layers`` names the target's hidden states that the drafter reads, by layer; most read none.
+    ``declares_lossy`` says what its published configuration asks of a server that would change the output, if anything;
+    the own loop never does it.
     """
 
     name: str
     hidden_layers: tuple[int, ...]
+    declares_lossy: str | None
 
     def room(self, k: int) -> tuple[int, int]:
         """The most nodes that are verified, and the most tokens scored beside the root, in a round of depth ``k``."""

@@ -25,6 +25,7 @@ from specaudit.drafters.checkpoints import head_folder
 from specaudit.drafters.eagle_checkpoint import load_eagle
 from specaudit.drafters.eagle_head import EagleHead
 from specaudit.drafters.membership import accepted_chains
+from specaudit.drafters.speculators_checkpoint import surfaced_declaration
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,16 @@ class Eagle:
         The target's hidden states that the head reads.
     tree : RankedTree or DynamicTree, optional
         None is a sampled chain.
+    declares_lossy : str, optional
+        What the head's configuration asks of whoever serves it that would change the output; not done here.
     """
 
     def __init__(
         self, model: CausalModel, head: EagleHead, hidden_layers: tuple[int, ...], name: str,
-        tree: RankedTree | DynamicTree | None = None,
+        tree: RankedTree | DynamicTree | None = None, declares_lossy: str | None = None,
     ) -> None:  # fmt: skip
         self.model, self.head, self.hidden_layers, self.name, self.tree = model, head, hidden_layers, name, tree
+        self.declares_lossy = declares_lossy
 
     def room(self, k: int) -> tuple[int, int]:
         if self.tree is None:
@@ -111,8 +115,8 @@ class Eagle:
 
     def _logits(self, feature: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape vocab"]:
         """Over the target's vocabulary: what the head cannot propose is impossible."""
-        if self.head.shape.generation == 1:
-            return self.model.head(feature)
+        if self.head.lm_head is None:
+            return self.model.head(self.head.readout(feature))
         own = self.head.logits(feature)
         if self.head.d2t is None or own.shape[-1] == self.model.vocabulary:
             return own
@@ -303,9 +307,10 @@ def _kept(tokens: Tensor, values: Tensor, parents: Tensor, deep: Tensor, depths:
 def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str | None = None) -> Eagle:
     """The drafter of ``eagle:DIR``; ``tree`` is a shape, "auto" for EAGLE-2's dynamic tree, or "auto:K,TOTAL"."""
     folder = head_folder(argument, "eagle")
+    declared = surfaced_declaration(folder)
     head, hidden_layers = load_eagle(folder, target)
     name = f"eagle:{argument}" if tree is None else f"eagle:{argument} --tree {tree}"
-    return Eagle(target, head.to(target.device, target.dtype), hidden_layers, name, _tree(tree))
+    return Eagle(target, head.to(target.device, target.dtype), hidden_layers, name, _tree(tree), declared)
 
 
 def _tree(tree: str | None) -> RankedTree | DynamicTree | None:

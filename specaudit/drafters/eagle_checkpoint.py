@@ -1,8 +1,12 @@
-"""EAGLE heads on disk: the published formats of EAGLE-1, -2 and -3, read and written."""
+"""EAGLE heads on disk: the published formats of EAGLE-1, -2 and -3, read and written.
+
+The plain formats are read here, and what ``speculators_checkpoint`` has translated into them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel
 from specaudit.drafters.checkpoints import check_keys, read_config, read_weights
 from specaudit.drafters.eagle_head import EagleHead, EagleShape
+from specaudit.drafters.speculators_checkpoint import generation_of, is_speculators, names_of, translated
 
 STEMS = ("model", "pytorch_model")
 LEAST_LAYERS = 4  # below that the three hidden states of EAGLE-3 do not exist
@@ -26,21 +31,30 @@ def load_eagle(folder: Path, target: CausalModel) -> tuple[EagleHead, tuple[int,
     Raises
     ------
     InputError
-        If a weight is missing, unknown or of another shape than the target and ``config.json`` ask for; it is named.
+        If a weight is missing, unknown or of another shape than the target and ``config.json`` ask for, or a field of
+        ``config.json`` asks for what is not built; it is named.
     """
     config = read_config(folder)
-    weights = {_renamed(key): tensor for key, tensor in read_weights(folder, STEMS).items()}
-    third = "norm.weight" in weights and "lm_head.weight" in weights
-    t2d = weights.pop("t2d", None)
-    shape = _shape(folder, config, weights, target, generation=3 if third else 1)
+    names = names_of(config)
+    weights = _all_renamed(folder, read_weights(folder, STEMS), names)
+    if is_speculators(config):
+        generation, fields = generation_of(folder, config), translated(folder, config, target)
+        if generation == 3:  # EAGLE-1 has one layer, and its nested configuration may be the target's own
+            _check_counts(folder, fields, weights, target)
+        else:
+            fields["own_head"] = "lm_head.weight" in weights
+    else:
+        generation, fields = 3 if "norm.weight" in weights and "lm_head.weight" in weights else 1, config
+    t2d = weights.pop("t2d", None) if generation == 3 else None
+    shape = _shape(folder, fields, weights, target, generation)
     head = EagleHead(shape)
-    if third and "d2t" not in weights:
+    if generation == 3 and "d2t" not in weights:
         weights["d2t"] = torch.zeros(shape.outputs, dtype=torch.long)
-    shapes = {key: tuple(value.shape) for key, value in head.state_dict().items()}
-    check_keys(folder, weights, shapes)
+    shapes = {_published(key, names): tuple(value.shape) for key, value in head.state_dict().items()}
+    check_keys(folder, {_published(key, names): tensor for key, tensor in weights.items()}, shapes)
     head.load_state_dict(weights)
     _check_map(folder, head, t2d)
-    return head.eval(), _hidden_layers(folder, config, target, shape.generation)
+    return head.eval(), _hidden_layers(folder, fields, target, generation)
 
 
 def save_eagle(head: EagleHead, folder: Path, facts: dict[str, Any]) -> None:
@@ -73,45 +87,106 @@ def eagle_config(fields: dict[str, Any], vocabulary: int) -> LlamaConfig:
     return LlamaConfig(vocab_size=vocabulary, rope_parameters=rope, **known)
 
 
-def _renamed(key: str) -> str:
-    return key.replace("midlayer.", "layers.0.", 1) if key.startswith("midlayer.") else key
+def _renamed(key: str, names: Mapping[str, str] | None = None) -> str:
+    """The name inside ``EagleHead`` of a published one."""
+    for published, own in {"midlayer.": "layers.0.", **(names or {})}.items():
+        if key.startswith(published):
+            return own + key.removeprefix(published)
+    return key
+
+
+def _published(key: str, names: Mapping[str, str]) -> str:
+    """The published name of one inside ``EagleHead``, where they differ by ``names``."""
+    return _renamed(key, {own: published for published, own in names.items()})
+
+
+def _all_renamed(folder: Path, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for key, tensor in weights.items():
+        name = _renamed(key, names)
+        if name in found:
+            raise InputError("--draft", folder, f"the weight {key!r} is there under two names", "check the file")
+        found[name] = tensor
+    return found
+
+
+def _layer_count(weights: Mapping[str, Tensor]) -> int:
+    return 1 + max((int(key.split(".")[1]) for key in weights if key.startswith("layers.")), default=-1)
+
+
+def _check_counts(folder: Path, fields: Mapping[str, Any], weights: Mapping[str, Tensor], target: CausalModel) -> None:
+    """What EAGLE-3 of the speculators format counts in ``config.json`` must be what the weights hold."""
+    held = {"num_hidden_layers": _layer_count(weights)}
+    if "lm_head.weight" in weights:
+        outputs = held["draft_vocab_size"] = weights["lm_head.weight"].shape[0]
+        if outputs != target.vocabulary and "d2t" not in weights:
+            problem = f"the weight 'd2t' is missing, and the head proposes {outputs} of {target.vocabulary} tokens"
+            raise InputError("--draft", folder, problem, "check the file")
+    for name, count in held.items():
+        if fields.get(name) is not None and fields[name] != count:
+            problem = f"{name} is {fields[name]!r} in config.json, and the weights hold {count}"
+            raise InputError("--draft", folder, problem, "check the file")
 
 
 def _shape(
     folder: Path, fields: dict[str, Any], weights: dict[str, Tensor], target: CausalModel, generation: int
 ) -> EagleShape:
-    for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
-        if not isinstance(fields.get(name), int):
-            raise InputError("--draft", folder, f"config.json does not say {name}", "name the folder of an EAGLE head")
-    layers = 1 + max((int(key.split(".")[1]) for key in weights if key.startswith("layers.")), default=-1)
+    own_embedding = "embed_tokens.weight" in weights
+    _check_width(folder, fields, target, generation == 1 or not own_embedding)
+    layers = _layer_count(weights)
     if layers == 0:
         raise InputError("--draft", folder, "holds no decoder layer", "name the folder of an EAGLE head")
-    if generation == 1 and fields["hidden_size"] != target.hidden_size:
-        problem = f"its hidden_size is {fields['hidden_size']}, the target's {target.hidden_size}"
-        raise InputError("--draft", folder, problem, "use a head that was made for this target")
-    outputs = weights["lm_head.weight"].shape[0] if generation == 3 else target.vocabulary
+    head = weights.get("lm_head.weight")
+    outputs = head.shape[0] if generation == 3 and head is not None else target.vocabulary
     # The published default is a bias; the weights know better than a configuration that was copied along.
     bias = "fc.bias" in weights if "bias" not in fields else bool(fields["bias"])
+    norm_before_fc, fc_norm = (_option(fields, name) for name in ("norm_before_fc", "fc_norm"))
+    if norm_before_fc and fc_norm:
+        problem = "norm_before_fc and fc_norm are both true in config.json, and one norm excludes the other"
+        raise InputError("--draft", folder, problem, "check the file")
     return EagleShape(
         config=eagle_config(fields, target.vocabulary), generation=generation, target_hidden=target.hidden_size,
         vocabulary=target.vocabulary, outputs=outputs, layers=layers, fc_bias=bias,
-        norm_before_residual=bool(fields.get("norm_before_residual", False)),
-        own_embedding="embed_tokens.weight" in weights,
+        norm_before_residual=bool(fields.get("norm_before_residual", False)), own_embedding=own_embedding,
+        states=len(_named_layers(fields) or range(3)), norm_before_fc=norm_before_fc, fc_norm=fc_norm,
+        norm_output=_option(fields, "norm_output"), layernorms=bool(fields.get("layernorms", False)),
+        own_head=bool(fields.get("own_head", False)),
     )  # fmt: skip
+
+
+def _check_width(folder: Path, fields: Mapping[str, Any], target: CausalModel, same: bool) -> None:
+    """The head's layer is described, and as wide as the target where it works on the target's own states."""
+    for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
+        if not isinstance(fields.get(name), int):
+            raise InputError("--draft", folder, f"config.json does not say {name}", "name the folder of an EAGLE head")
+    if same and fields["hidden_size"] != target.hidden_size:
+        problem = f"its hidden_size is {fields['hidden_size']}, the target's {target.hidden_size}"
+        raise InputError("--draft", folder, problem, "use a head that was made for this target")
+
+
+def _option(fields: Mapping[str, Any], name: str) -> bool:
+    """An option of EAGLE-3; some configurations keep it in an ``eagle_config`` of their own."""
+    inner = fields.get("eagle_config") or {}
+    return bool(inner.get(name, fields.get(name, False)))
+
+
+def _named_layers(fields: Mapping[str, Any]) -> Sequence[int] | None:
+    inner, name = fields.get("eagle_config") or {}, "eagle_aux_hidden_state_layer_ids"
+    return fields.get(name) or inner.get(name)
 
 
 def _hidden_layers(folder: Path, fields: dict[str, Any], target: CausalModel, generation: int) -> tuple[int, ...]:
     count = target.layer_count
     if generation == 1:
         return (count,)
-    inner = fields.get("eagle_config") or {}
-    named = fields.get("eagle_aux_hidden_state_layer_ids") or inner.get("eagle_aux_hidden_state_layer_ids")
+    named = _named_layers(fields)
     if named is None and count < LEAST_LAYERS:
         raise InputError("--draft", folder, f"the target has {count} layers", "name the layers in config.json")
     layers = tuple(named) if named is not None else (2, count // 2, count - 3)
-    if len(layers) != 3 or not all(isinstance(layer, int) and 0 <= layer <= count for layer in layers):
+    known = all(isinstance(layer, int) and 0 <= layer <= count for layer in layers)
+    if not known or len(set(layers)) < len(layers):
         problem = f"eagle_aux_hidden_state_layer_ids is {list(layers)}, and the target has {count} layers"
-        raise InputError("--draft", folder, problem, "name three of them")
+        raise InputError("--draft", folder, problem, "name each layer once")
     return layers
 
 

@@ -32,6 +32,16 @@ class EagleShape:
         Width of the target's hidden states.
     outputs : int
         Tokens that the head can propose, of the target's ``vocabulary``.
+    states : int
+        How many of the target's hidden states EAGLE-3 reads.
+    norm_before_fc, fc_norm : bool
+        EAGLE-3: a norm over those states side by side before they are merged, or a norm of each; not both.
+    norm_output : bool
+        EAGLE-3: what is fed back is the normed state, the one that the output head reads (EAGLE-3.1).
+    layernorms : bool
+        EAGLE-1: a norm of the token's embedding, one before the first attention and one before the output head.
+    own_head : bool
+        EAGLE-1: an output head of its own instead of the target's.
     """
 
     config: LlamaConfig
@@ -43,6 +53,12 @@ class EagleShape:
     fc_bias: bool = True
     norm_before_residual: bool = False
     own_embedding: bool = False
+    states: int = 3
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    layernorms: bool = False
+    own_head: bool = False
 
 
 class EagleAttention(nn.Module):
@@ -93,7 +109,7 @@ class EagleLayer(nn.Module):
         )
         if self.beside:
             self.hidden_norm = LlamaRMSNorm(hidden, epsilon)
-        if self.beside or not first:
+        if self.beside or shape.layernorms or not first:
             self.input_layernorm = LlamaRMSNorm(hidden, epsilon)
         self.post_attention_layernorm = LlamaRMSNorm(hidden, epsilon)
 
@@ -114,32 +130,53 @@ class EagleLayer(nn.Module):
 
 
 class EagleHead(nn.Module):
-    """The draft network. Tokens come embedded; ``logits`` of EAGLE-1 are the target's head's, applied by the caller."""
+    """The draft network. Tokens come embedded; where ``lm_head`` is None the caller applies the target's own."""
 
     d2t: Tensor | None
+    lm_head: nn.Linear | None
 
     def __init__(self, shape: EagleShape) -> None:
         super().__init__()
         self.shape = shape
         hidden = shape.config.hidden_size
         self.layers = nn.ModuleList(EagleLayer(shape, first=i == 0) for i in range(shape.layers))
+        epsilon = shape.config.rms_norm_eps
         if shape.generation == 3:
-            self.fc = nn.Linear(3 * shape.target_hidden, hidden, bias=False)
-            self.norm = LlamaRMSNorm(hidden, shape.config.rms_norm_eps)
-            self.lm_head = nn.Linear(hidden, shape.outputs, bias=False)
+            width = shape.states * shape.target_hidden
+            self.input_norm = _norm(width, epsilon, shape.norm_before_fc)
+            self.fc_norm = nn.ModuleList(
+                _norm(shape.target_hidden, epsilon, shape.fc_norm) for _ in range(shape.states)
+            )
+            self.fc = nn.Linear(width, hidden, bias=False)
             self.register_buffer("d2t", torch.zeros(shape.outputs, dtype=torch.long))
         else:
+            self.embedding_layernorm = _norm(hidden, epsilon, shape.layernorms)
             self.fc = nn.Linear(2 * hidden, hidden, bias=shape.fc_bias)
             self.register_buffer("d2t", None)
+        third = shape.generation == 3
+        self.norm = _norm(hidden, epsilon, third or shape.layernorms)
+        self.lm_head = nn.Linear(hidden, shape.outputs, bias=False) if third or shape.own_head else None
         self.embed_tokens = nn.Embedding(shape.vocabulary, hidden) if shape.own_embedding else None
         self.rotary = LlamaRotaryEmbedding(shape.config)
 
     def feature(self, target_states: Float[Tensor, "*shape states"]) -> Float[Tensor, "*shape hidden"]:
-        """The feature of a position from the target's hidden states: EAGLE-3 merges its three."""
-        return self.fc(target_states) if self.shape.generation == 3 else target_states
+        """The feature of a position from the target's hidden states, side by side: EAGLE-3 merges them."""
+        if self.shape.generation == 1:
+            return target_states
+        states = self.input_norm(target_states)
+        if self.shape.fc_norm:
+            parts = states.chunk(self.shape.states, -1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return self.fc(states)
 
     def _merged(self, token: Tensor, feature: Tensor) -> Tensor:
-        return feature if self.shape.generation == 3 else self.fc(torch.cat([token, feature], -1))
+        if self.shape.generation == 3:
+            return feature
+        return self.fc(torch.cat([self.embedding_layernorm(token), feature], -1))
+
+    def _predicted(self, state: Tensor) -> Tensor:
+        """The feature that is fed back and read out, from what left the last layer."""
+        return self.norm(state) if self.shape.norm_output else state
 
     def forward(
         self, token: Float[Tensor, "batch width hidden"], feature: Float[Tensor, "batch width hidden"], rows: LayerCache
@@ -157,7 +194,7 @@ class EagleHead(nn.Module):
                 query, attention.widen(keys), attention.widen(values), attn_mask=mask  # type: ignore
             )  # fmt: skip
             state = layer.leave(residual, attention.merge(attended))  # type: ignore[operator, union-attr]
-        return state
+        return self._predicted(state)
 
     def unroll(
         self, token: Float[Tensor, "batch length hidden"], feature: Float[Tensor, "batch length hidden"], depth: int
@@ -180,19 +217,27 @@ class EagleHead(nn.Module):
                 inputs, residual = layer.enter(token, state)  # type: ignore[operator]
                 attended = _chain_attention(layer.self_attn, inputs, rotary, memory, older)  # type: ignore[arg-type]
                 state = layer.leave(residual, attended)  # type: ignore[operator]
-            out.append(state)
-            feature = torch.cat(
-                [state[:, :1], state[:, :-1]], dim=1
-            )  # the prediction at t - 1 is the feature of pair t
+            out.append(self._predicted(state))
+            feature = torch.cat([out[-1][:, :1], out[-1][:, :-1]], dim=1)  # that at t - 1 is the feature of pair t
         return out
 
-    def logits(self, state: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape outputs"]:
-        """EAGLE-3's own logits, over its own vocabulary."""
-        return self.lm_head(self.norm(state))
+    def readout(self, feature: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape hidden"]:
+        """What the output head reads of a predicted feature; a norm that was fed back is not applied again."""
+        return feature if self.shape.norm_output else self.norm(feature)
+
+    def logits(self, feature: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape outputs"]:
+        """Those of the head's own output head, over its own vocabulary."""
+        assert self.lm_head is not None
+        return self.lm_head(self.readout(feature))
 
     def ids(self, outputs: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """The target's ids of the head's own."""
         return outputs if self.d2t is None else outputs + self.d2t[outputs]
+
+
+def _norm(width: int, epsilon: float, present: bool) -> nn.Module:
+    """A norm, or where there is none what leaves a state as it is and holds no weight."""
+    return LlamaRMSNorm(width, epsilon) if present else nn.Identity()
 
 
 def _chain_attention(

@@ -115,6 +115,7 @@ class Lookahead:
     """
 
     hidden_layers: tuple[int, ...] = ()
+    declares_lossy: str | None = None
 
     def __init__(
         self, window: int = DEFAULT_WINDOW, size: int = DEFAULT_SIZE, candidates: int = DEFAULT_CANDIDATES

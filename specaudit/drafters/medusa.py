@@ -35,6 +35,8 @@ class Medusa:
         Nodes by rank; level d is filled from head d. None is the chain of each head's most probable token.
     """
 
+    declares_lossy: str | None = None
+
     def __init__(self, model: CausalModel, heads: MedusaHeads, name: str, tree: RankedTree | None = None) -> None:
         self.model, self.heads, self.name, self.tree = model, heads, name, tree
         self.hidden_layers = (model.layer_count,)

@@ -52,7 +52,7 @@ def decide(
     report = {
         "target": profile.get("target"),
         "draft": profile.get("draft"),
-        "lossless": sections.lossless(audit),
+        "lossless": sections.lossless(audit, bench),
         "acceptance": sections.acceptance(profile),
         "cost": sections.cost(costs, prediction, best["batch"], machine),
         "speedup": sections.speedup(prediction, best, sections.measured_by_k(bench, profile, best["batch"])),

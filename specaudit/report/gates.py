@@ -52,7 +52,9 @@ def _lossless(section: Section, policy: Policy) -> Gate:
     passed, text = _losslessness(section)
     if not policy.require_lossless:
         lossy = ", with a verifier that does not preserve the target" if section["preserves_target"] is False else ""
-        text = f"Waived by require_lossless = false; the audit's verdict is {section['verdict']!r}{lossy}."
+        declared = section.get("declares_lossy")
+        also = f", and the drafter's configuration declares {declared}" if declared else ""
+        text = f"Waived by require_lossless = false; the audit's verdict is {section['verdict']!r}{lossy}{also}."
         passed = True
     return _gate("lossless", passed, section["verdict"], "no_violation_found", text)
 
@@ -74,6 +76,14 @@ def _losslessness(section: Section) -> tuple[bool | None, str]:
         return None, (
             f"The audit of {tokens} tokens is inconclusive at a false-alarm rate of {alarm}{_cause(section['cause'])}, "
             "so audit more tokens with the draft switched on, or lower the scorer's noise with a wider dtype."
+        )
+    # A report of before this field was written has none.
+    if section.get("declares_lossy"):
+        return None, (
+            f"No violation was found in {tokens} tokens, but the drafter's configuration declares "
+            f"{section['declares_lossy']}, and a server that honours this changes the output, so set the fields to "
+            "their lossless values and audit again, or set require_lossless = false if a changed distribution is "
+            "acceptable."
         )
     return True, f"No violation was found in {tokens} tokens at a false-alarm rate of {alarm}."
 

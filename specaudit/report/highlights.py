@@ -66,12 +66,14 @@ def _lossless_note(section: Artifact) -> str:
     rule = "is not known to preserve" if preserves is None else "preserves" if preserves else "does not preserve"
     cause = section["cause"] or {}
     likely = f" Most likely cause: {cause.get('name')} ({cause.get('text')})." if cause else ""
+    declared = section.get("declares_lossy")
+    declares = f" The drafter's configuration asks a server for lossy acceptance: {declared}." if declared else ""
     power, alarm = percent(section["detectable_contamination"]), plain(number(section["false_alarm_rate"]))
     clause = verdict_clause(section)
     return (
         f"{clause[0].upper()}{clause[1:]}, at a false-alarm rate of {alarm}; log10 of the e-value is "
         f"{plain(number(section['log10_e']))}. These tokens would have found a contamination of {power}. "
-        f"The verifier {rule} the target.{likely}"
+        f"The verifier {rule} the target.{declares}{likely}"
     )
 
 

@@ -17,15 +17,26 @@ MACHINE_FIELDS = ("processor", "cores", "accelerator", "threads", "system")
 _STAGES = {"profile": "profile", "costs": "measure", "prediction": "predict", "audit": "audit", "bench": "bench"}
 
 
-def lossless(audit: Artifact) -> dict[str, Any]:
-    """What the audit found, and whether the verifier that it ran preserves the target."""
+def lossless(audit: Artifact, bench: Artifact | None = None) -> dict[str, Any]:
+    """What the audit found, whether the verifier that it ran preserves the target, and what the drafter declares.
+
+    ``declares_lossy`` is what the drafter's published configuration asks of a server that would change the output: a
+    finding about the own decoder, which does not do it, says nothing of one that does.
+    """
     verdict = _need("audit", audit, "verdict")
     if verdict not in VERDICTS:
         problem = f"must be one of {', '.join(VERDICTS)}"
         raise InputError("the audit's verdict", verdict, problem, "write it again with specaudit audit")
     keys = ("verdict", "tokens", "false_alarm_rate", "log10_e", "detectable_contamination", "cause")
     # None: the rule of somebody else's engine may be unknown, which is no reason to call it lossy.
-    return _take("audit", audit, *keys) | {"preserves_target": audit.get("preserves_target")}
+    return _take("audit", audit, *keys) | {
+        "preserves_target": audit.get("preserves_target"),
+        "declares_lossy": _declared(audit) or _declared(bench),
+    }
+
+
+def _declared(artifact: Artifact | None) -> str | None:
+    return ((artifact or {}).get("provenance") or {}).get("declares_lossy")
 
 
 def acceptance(profile: Artifact) -> dict[str, Any]:

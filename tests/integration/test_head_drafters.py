@@ -1,9 +1,15 @@
 """Medusa and EAGLE through the one loop: lossless in chains and trees, and predicted by the walk as they decode."""
 
+import collections
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from specaudit.acceptance.pair import load_pair
 from specaudit.acceptance.profile import from_tokens, token_table
 from specaudit.acceptance.scoring import score_outputs
 from specaudit.core.errors import InputError
@@ -13,6 +19,7 @@ from specaudit.drafters import create_drafter
 from specaudit.drafters.eagle_checkpoint import eagle_config, save_eagle
 from specaudit.drafters.eagle_head import EagleHead, EagleShape
 from specaudit.drafters.medusa_heads import MedusaHeads, save_medusa
+from specaudit.drafters.speculators_checkpoint import NAMES, LossyDeclarationWarning
 from specaudit.models.target import ModelTarget
 from specaudit.verify import lossless_verifier
 
@@ -28,6 +35,9 @@ DRAFTS = {
     "eagle": ("eagle", None),
     "eagle, tree": ("eagle", "3,2,1"),
     "eagle, dynamic tree": ("eagle", "auto:3,8"),
+    "speculators, eagle": ("eagle", None),
+    "speculators, eagle3": ("eagle", None),
+    "speculators, eagle3, tree": ("eagle", "3,2,1"),
 }
 REPLAYED = [name for name in DRAFTS if name != "eagle, dynamic tree"]
 
@@ -59,10 +69,56 @@ def folders(tmp_path_factory, exact_llama_pair):
     return root
 
 
+@pytest.fixture(scope="session")
+def speculators_folders(tmp_path_factory, exact_llama_pair):
+    """Untrained heads in the speculators format, whose output heads know the few tokens that the target likes best."""
+    target, root = exact_llama_pair.target, tmp_path_factory.mktemp("speculators")
+    hidden, vocabulary = target.hidden_size, target.vocabulary
+    fields = {
+        "hidden_size": hidden, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
+    }  # fmt: skip
+    shape = EagleShape(eagle_config(fields, vocabulary), 1, hidden, vocabulary, vocabulary, fc_bias=False)
+    torch.manual_seed(1)
+    outputs = ids(run(exact_llama_pair, None, GREEDY))
+    frequent = collections.Counter(token for output in outputs for token in output).most_common(6)
+    known = torch.tensor(sorted(token for token, _ in frequent))
+    first = EagleHead(dataclasses.replace(shape, layernorms=True, own_head=True))
+    first.lm_head.weight.data[~torch.isin(torch.arange(vocabulary), known)] = 0.0
+    save_speculators(first, root / "eagle", fields, layernorms=True)
+    options = {"norm_before_residual": True, "fc_norm": True, "norm_output": True}
+    third = EagleHead(dataclasses.replace(shape, generation=3, states=2, outputs=len(known), **options))
+    third.d2t.copy_(known - torch.arange(len(known)))
+    save_speculators(third, root / "eagle3", fields, eagle_aux_hidden_state_layer_ids=[0, 1], **options)
+    return root
+
+
+def save_speculators(head, folder, layer, k=1, **options):
+    """A head in the speculators format, its norms moved away from one."""
+    folder.mkdir()
+    weights = {}
+    for key, value in head.state_dict().items():
+        for published, own in NAMES.items() if head.shape.generation == 1 else ():
+            key = published + key.removeprefix(own) if key.startswith(own) else key
+        weights[key] = 1 + 0.2 * torch.randn(len(value)) if "norm" in key else value.contiguous()
+    save_file(weights, folder / "model.safetensors")
+    kind = {1: "eagle", 3: "eagle3"}[head.shape.generation]
+    methods = [{"proposal_type": "greedy", "speculative_tokens": 4, "verifier_accept_k": k, "accept_tolerance": 0.0}]
+    config = {
+        "speculators_model_type": kind, "transformer_layer_config": {"model_type": "llama", **layer}, **options,
+        "speculators_config": {"algorithm": kind, "proposal_methods": methods},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 @pytest.fixture
-def drafter(request, folders, exact_llama_pair):
+def drafter(request, exact_llama_pair):
     kind, tree = DRAFTS[request.param]
-    return create_drafter(f"{kind}:{folders / kind}", exact_llama_pair.target, lambda _: None, tree)
+    if request.param.startswith("speculators"):
+        folder = request.getfixturevalue("speculators_folders") / request.param.split(", ")[1]
+    else:
+        folder = request.getfixturevalue("folders") / kind
+    return create_drafter(f"{kind}:{folder}", exact_llama_pair.target, lambda _: None, tree)
 
 
 def run(pair, drafter, params, prompts=None, *, k=4, tokens=20, end_ids=(), seeds=None):
@@ -145,3 +201,19 @@ def test_a_tree_is_refused_where_there_is_none_to_choose(exact_llama_pair, folde
 def test_a_head_that_is_not_there_is_refused(exact_llama_pair, name):
     with pytest.raises(InputError, match="--draft"):
         create_drafter(name, exact_llama_pair.target, lambda _: None)
+
+
+@pytest.mark.parametrize(("k", "declared"), [(1, None), (5, "verifier_accept_k = 5 in proposal method 'greedy'")])
+def test_what_a_head_declares_goes_into_the_provenance(tmp_path, k, declared):
+    target = load_pair("zoo:tiny", None, dtype="float32", device="cpu").target
+    fields = {"hidden_size": target.hidden_size, "intermediate_size": 32, "num_attention_heads": 4}
+    config = eagle_config(fields, target.vocabulary)
+    shape = EagleShape(config, 1, target.hidden_size, target.vocabulary, target.vocabulary, fc_bias=False)
+    save_speculators(EagleHead(shape), tmp_path / "head", fields, k=k)
+    draft, options = f"eagle:{tmp_path / 'head'}", {"dtype": "float32", "device": "cpu"}
+    if declared is None:
+        assert load_pair("zoo:tiny", draft, **options).facts["declares_lossy"] is None
+        return
+    with pytest.warns(LossyDeclarationWarning, match="verifier_accept_k = 5"):
+        pair = load_pair("zoo:tiny", draft, **options)
+    assert pair.facts["declares_lossy"] == declared

@@ -339,6 +339,50 @@ def test_lossless_waived(audit):
     assert report["decision"] == "go"
 
 
+DECLARED = "verifier_accept_k = 3 in proposal method 'greedy'"
+
+
+def declaring(artifact):
+    return {**artifact, "provenance": {**artifact["provenance"], "declares_lossy": DECLARED}}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "preserves", "passed"),
+    [("no_violation_found", True, None), ("inconclusive", True, None), ("violated", True, False),
+     ("no_violation_found", False, False)],
+)  # fmt: skip
+@pytest.mark.parametrize("carrier", ["audit", "bench"])
+def test_a_drafter_that_declares_lossy_acceptance_is_not_called_lossless(verdict, preserves, passed, carrier):
+    audit, bench = make_audit(verdict, preserves=preserves), make_bench(artifacts()["prediction"])
+    made = {"audit": audit, "bench": bench}
+    report = decided(**{**made, carrier: declaring(made[carrier])})
+    found = gate(report, "lossless")
+    assert found["passed"] is passed
+    assert report["decision"] != "go"
+    assert report["lossless"]["declares_lossy"] == DECLARED
+    if (verdict, preserves) == ("no_violation_found", True):
+        assert f"declares {DECLARED}, and a server that honours this changes the output" in found["text"]
+        assert report["decision"] == "undecided"
+    again = judge(json.loads(json.dumps(report)), Policy(require_lossless=False))
+    assert gate(again, "lossless")["passed"] is True
+    assert DECLARED in gate(again, "lossless")["text"]
+
+
+def test_nothing_declared_changes_nothing():
+    audit = make_audit()
+    for silent in ({}, {"declares_lossy": None}):
+        report = decided(audit={**audit, "provenance": silent})
+        assert gate(report, "lossless")["passed"] is True
+        assert report["lossless"]["declares_lossy"] is None
+    old = {**report, "lossless": {key: v for key, v in report["lossless"].items() if key != "declares_lossy"}}
+    assert gate(judge(old, Policy()), "lossless")["passed"] is True
+
+
+def test_the_page_says_what_a_drafter_declares(tmp_path):
+    rendered(tmp_path, audit=declaring(make_audit()))
+    assert "asks a server for lossy acceptance" in Page((tmp_path / "index.html").read_text()).text
+
+
 @pytest.mark.parametrize(
     ("audit", "passed"),
     [
@@ -533,9 +577,12 @@ probabilities = st.floats(0, 1) | st.none()
     slower=probabilities,
     interval=st.none() | st.tuples(st.floats(0, 4), st.floats(0, 4)).map(lambda ends: sorted(ends)),
     measured=st.none() | st.floats(0.01, 4),
+    declares=st.none() | st.just(DECLARED),
     differences=st.none() | st.lists(st.sampled_from(["cores", "threads"]), unique=True),
 )
-def test_only_evidence_gives_go(verdict, preserves, tokens, detectable, slower, interval, measured, differences):
+def test_only_evidence_gives_go(
+    verdict, preserves, declares, tokens, detectable, slower, interval, measured, differences
+):
     sections = {
         "lossless": {
             "verdict": verdict,
@@ -545,6 +592,7 @@ def test_only_evidence_gives_go(verdict, preserves, tokens, detectable, slower, 
             "detectable_contamination": detectable,
             "cause": None,
             "preserves_target": preserves,
+            "declares_lossy": declares,
         },
         "cost": {"machine_differences": differences},
         "speedup": {
@@ -563,6 +611,7 @@ def test_only_evidence_gives_go(verdict, preserves, tokens, detectable, slower, 
     if report["decision"] == "go":
         assert verdict == "no_violation_found"
         assert preserves is not False
+        assert declares is None
         assert differences == []
         assert tokens >= 2000
         assert detectable <= 0.1
