@@ -12,7 +12,7 @@ from specaudit.core.errors import InputError
 from specaudit.core.sequences import scoring_order
 from specaudit.core.tree import Tree
 from specaudit.core.types import Limits, SamplingParams
-from specaudit.cost.forced import FixedWidthDrafter
+from specaudit.cost.forced import FixedWidthDrafter, ForcedVerifier
 from specaudit.decode import decode
 from specaudit.drafters import create_drafter
 from specaudit.drafters.lookahead import Lookahead, NgramPool, trie, window_parents
@@ -290,10 +290,20 @@ def test_the_window_alone_finds_what_the_text_has_not_shown():
     assert sum(found.transcripts[0].rounds) > 0
 
 
-def test_what_a_tree_costs_is_not_measured_as_if_it_were_a_chain():
-    drafter = FixedWidthDrafter(Lookahead(), 3)
-    with pytest.raises(InputError, match=r"lookahead:10,5,10': it proposes token trees"):
-        decode(ModelTarget(counter(5)), drafter, GreedyVerifier(), [[1, 2]], GREEDY, Limits(8), k=3)
+def test_a_forced_round_keeps_the_tree_and_accepts_a_branch_of_it():
+    """What a tree costs is measured with its window, and with every depth of its branches accepted in turn."""
+    drafter = FixedWidthDrafter(Lookahead(4, 3, 4), 2)
+    decoded = decode(
+        ModelTarget(counter(5)),
+        drafter,
+        ForcedVerifier(GreedyVerifier()),
+        [[1, 2, 3, 4, 0, 1]],
+        GREEDY,
+        Limits(30),
+        k=2,
+    )
+    assert {round_.proposed for round_ in decoded.rounds} >= {(2,)}
+    assert set(decoded.transcripts[0].rounds) >= {0, 1, 2}
 
 
 def never(name):
