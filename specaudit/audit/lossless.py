@@ -217,10 +217,13 @@ def _inconclusive(
 
 
 def _cause(flagged: list[Test]) -> dict[str, str]:
-    """The hard violations first, then the direction with the largest e-value, then the uniformity tests."""
+    """The hard violations first, then the direction with the largest e-value, then the uniformity tests.
 
-    def rank(test: Test) -> tuple[bool, float]:
-        return test.name in HARD, test.log10_e or 0.0
+    What the transcripts say of themselves comes last: what was found in them says more.
+    """
+
+    def rank(test: Test) -> tuple[bool, bool, float]:
+        return test.name != "declared_lossy", test.name in HARD, test.log10_e or 0.0
 
     name = max(flagged, key=rank).name.removeprefix("contamination_")
     return {"name": name, "text": CAUSES.get(name, "the tokens' probabilities are not spread as the target's would be")}

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, LoadModel, Target
-from specaudit.core.sampling import TokenCounts, penalise, processed_probs, sample
+from specaudit.core.sampling import TokenCounts, penalise, processed_probs
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, Tree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
+from specaudit.drafters.chain import draw_chain
 from specaudit.drafters.checkpoints import head_folder
 from specaudit.drafters.eagle_checkpoint import load_eagle
 from specaudit.drafters.eagle_head import EagleHead
@@ -127,29 +128,19 @@ class Eagle:
     def _chain(
         self, feature: Float[Tensor, "batch hidden"], depths: list[int], uniforms: Float[Tensor, "batch nodes"]
     ) -> Proposal:
-        tokens: list[Tensor] = []
-        probs: list[Tensor] = []
-        kept = list(self.rows.lengths)
-        for step in range(max(depths)):
-            if step > 0:
-                self.rows.prepare(1)
-                feature = self.head(self._embed(tokens[-1].unsqueeze(1)), feature.unsqueeze(1), self.rows)[:, 0]
-                self.rows.commit([1] * len(depths))
-            logits = self._penalised(self._logits(feature), tokens)
-            if self.params.greedy:
-                tokens.append(logits.argmax(-1))
-            else:
-                probs.append(processed_probs(logits, self.params))
-                tokens.append(sample(probs[-1], uniforms[:, step]))
-        self.rows.rewind(kept)
-        return Proposal(torch.stack(tokens, 1), tuple(depths), torch.stack(probs, 1) if probs else "point_mass")
+        kept, state = list(self.rows.lengths), feature
 
-    def _penalised(self, logits: Float[Tensor, "batch vocab"], drafted: list[Tensor]) -> Float[Tensor, "batch vocab"]:
-        if self.counts is None:
-            return logits
-        chain = torch.stack(drafted, 1) if drafted else torch.zeros(len(logits), 0, dtype=torch.long)
-        output = self.counts.along(chain.to(logits.device))[:, -1]
-        return penalise(logits.float(), self.counts.prompt, output, self.params)
+        def logits_after(last: Tensor | None) -> Tensor:
+            nonlocal state
+            if last is not None:
+                self.rows.prepare(1)
+                state = self.head(self._embed(last.unsqueeze(1)), state.unsqueeze(1), self.rows)[:, 0]
+                self.rows.commit([1] * len(depths))
+            return self._logits(state)
+
+        tokens, probs = draw_chain(logits_after, max(depths), self.params, self.counts, uniforms)
+        self.rows.rewind(kept)
+        return Proposal(tokens, tuple(depths), probs)
 
     def _static(self, root: Float[Tensor, "batch hidden"], depths: list[int], tree: RankedTree) -> Proposal:
         tree = tree.cut(max(depths))

@@ -6,7 +6,7 @@ import pytest
 from specaudit.audit.lossless import audit
 from specaudit.core.errors import InputError
 from specaudit.core.types import SamplingParams, Transcript
-from specaudit.drafters import model as model_drafter
+from specaudit.drafters import chain
 
 PLAIN = SamplingParams(seed=20)
 COLD = SamplingParams(temperature=0.6, seed=21)
@@ -78,7 +78,7 @@ def test_a_lenient_verifier_is_named_as_leaning_towards_the_draft(tabular_pair, 
 
 def test_an_argmax_draft_scored_as_sampled_is_found(tabular_pair, outputs, monkeypatch):
     with monkeypatch.context() as broken:
-        broken.setattr(model_drafter, "sample", lambda probs, uniforms: probs.argmax(-1))
+        broken.setattr(chain, "sample", lambda probs, uniforms: probs.argmax(-1))
         transcripts = outputs("draft", PLAIN)
     result = audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)
     assert result["verdict"] == "violated"
@@ -88,10 +88,10 @@ def test_an_argmax_draft_scored_as_sampled_is_found(tabular_pair, outputs, monke
 def test_a_draft_temperature_left_out_of_the_ratio_is_found(tabular_pair, outputs, monkeypatch):
     """Drafted at temperature 0.6 but weighed as if at 1."""
     at_one = dataclasses.replace(COLD, temperature=1.0)
-    processed_probs, sample = model_drafter.processed_probs, model_drafter.sample
+    processed_probs, sample = chain.processed_probs, chain.sample
     with monkeypatch.context() as broken:
-        broken.setattr(model_drafter, "processed_probs", lambda logits, params: processed_probs(logits, at_one))
-        broken.setattr(model_drafter, "sample", lambda probs, uniforms: sample(probs ** (1 / 0.6), uniforms))
+        broken.setattr(chain, "processed_probs", lambda logits, params: processed_probs(logits, at_one))
+        broken.setattr(chain, "sample", lambda probs, uniforms: sample(probs ** (1 / 0.6), uniforms))
         transcripts = outputs("draft", COLD)
     assert audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)["verdict"] == "violated"
 
