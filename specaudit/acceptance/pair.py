@@ -62,7 +62,7 @@ def load_pair(
     drafter = create_drafter(draft, model, load_draft, tree) if draft else None
     facts = {
         "target": model.name, "target_content": model.content, "draft": drafter.name if drafter else None,
-        "draft_content": loaded[-1].content if loaded else None,
+        "draft_content": loaded[-1].content if loaded else drafter.content if drafter else None,
         "declares_lossy": drafter.declares_lossy if drafter else None,
         "dtype": model.dtype_name, "device": str(model.device),
     }  # fmt: skip

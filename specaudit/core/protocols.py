@@ -214,14 +214,15 @@ class Target(Protocol):
 class Drafter(Protocol):
     """Proposes tokens that the target is likely to produce.
 
-    ``hidden_layers`` names the target's hidden states that the drafter reads, by layer; most read none.
-    ``declares_lossy`` says what its published configuration asks of a server that would change the output, if anything;
-    the own loop never does it.
+    ``hidden_layers`` names the target's hidden states that the drafter reads, by layer; most read none. ``content`` is
+    a hash of weights of its own that no loaded model accounts for. ``declares_lossy`` says what its published
+    configuration asks of a server that would change the output, if anything; the loop does not do it.
     """
 
     name: str
     hidden_layers: tuple[int, ...]
     declares_lossy: str | None
+    content: str | None
 
     def room(self, k: int) -> tuple[int, int]:
         """The most nodes that are verified, and the most tokens scored beside the root, in a round of depth ``k``."""

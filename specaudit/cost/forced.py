@@ -67,6 +67,7 @@ class FixedWidthDrafter:
     def __init__(self, inner: Drafter, width: int) -> None:
         self.inner, self.width, self.name = inner, width, inner.name
         self.hidden_layers, self.declares_lossy = inner.hidden_layers, inner.declares_lossy
+        self.content = inner.content
 
     def room(self, k: int) -> tuple[int, int]:
         nodes, width = self.inner.room(k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,17 @@ def head_folder(name: str, kind: str) -> Path:
     except (OSError, ValueError) as error:
         problem = f"is neither a local folder nor found on the hub or in its cache ({type(error).__name__})"
         raise InputError("--draft", shown, problem, "check the name, or download it") from error
+
+
+def content_of(folder: Path) -> str:
+    """A hash of a head's configuration and weights, for provenance."""
+    digest = hashlib.sha256()
+    for file in sorted(path for pattern in PATTERNS for path in folder.glob(pattern)):
+        digest.update(file.name.encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return "sha256:" + digest.hexdigest()[:16]
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, Tree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
 from specaudit.drafters.chain import draw_chain
-from specaudit.drafters.checkpoints import head_folder
+from specaudit.drafters.checkpoints import content_of, head_folder
 from specaudit.drafters.eagle_checkpoint import load_eagle
 from specaudit.drafters.eagle_head import EagleHead
 from specaudit.drafters.membership import accepted_chains
@@ -51,14 +51,16 @@ class Eagle:
         None is a sampled chain.
     declares_lossy : str, optional
         What the head's configuration asks of whoever serves it that would change the output; not done here.
+    content : str, optional
+        Hash of the head.
     """
 
     def __init__(
         self, model: CausalModel, head: EagleHead, hidden_layers: tuple[int, ...], name: str,
-        tree: RankedTree | DynamicTree | None = None, declares_lossy: str | None = None,
+        tree: RankedTree | DynamicTree | None = None, declares_lossy: str | None = None, content: str | None = None,
     ) -> None:  # fmt: skip
         self.model, self.head, self.hidden_layers, self.name, self.tree = model, head, hidden_layers, name, tree
-        self.declares_lossy = declares_lossy
+        self.declares_lossy, self.content = declares_lossy, content
 
     def room(self, k: int) -> tuple[int, int]:
         if self.tree is None:
@@ -301,7 +303,8 @@ def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str 
     declared = surfaced_declaration(folder)
     head, hidden_layers = load_eagle(folder, target)
     name = f"eagle:{argument}" if tree is None else f"eagle:{argument} --tree {tree}"
-    return Eagle(target, head.to(target.device, target.dtype), hidden_layers, name, _tree(tree), declared)
+    head = head.to(target.device, target.dtype)
+    return Eagle(target, head, hidden_layers, name, _tree(tree), declared, content_of(folder))
 
 
 def _tree(tree: str | None) -> RankedTree | DynamicTree | None:

@@ -38,6 +38,7 @@ class EarlyExit:
 
     hidden_layers: tuple[int, ...] = ()
     declares_lossy: str | None = None
+    content: str | None = None
 
     def __init__(self, split: SplitModel, exit_layer: int) -> None:
         self.split, self.name = split, f"early-exit:{exit_layer}"

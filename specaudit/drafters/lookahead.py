@@ -116,6 +116,7 @@ class Lookahead:
 
     hidden_layers: tuple[int, ...] = ()
     declares_lossy: str | None = None
+    content: str | None = None
 
     def __init__(
         self, window: int = DEFAULT_WINDOW, size: int = DEFAULT_SIZE, candidates: int = DEFAULT_CANDIDATES

@@ -16,7 +16,7 @@ from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
-from specaudit.drafters.checkpoints import head_folder
+from specaudit.drafters.checkpoints import content_of, head_folder
 from specaudit.drafters.medusa_heads import MedusaHeads, load_medusa, searched_tree
 from specaudit.drafters.membership import accepted_chains
 
@@ -36,6 +36,7 @@ class Medusa:
     """
 
     declares_lossy: str | None = None
+    content: str | None = None
 
     def __init__(self, model: CausalModel, heads: MedusaHeads, name: str, tree: RankedTree | None = None) -> None:
         self.model, self.heads, self.name, self.tree = model, heads, name, tree
@@ -113,7 +114,9 @@ def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str 
     heads, config = load_medusa(folder, target.hidden_size, target.vocabulary)
     heads = heads.to(target.device, target.dtype)
     name = f"medusa:{argument}" if tree is None else f"medusa:{argument} --tree {tree}"
-    return Medusa(target, heads, name, _tree(tree, config, heads))
+    drafter = Medusa(target, heads, name, _tree(tree, config, heads))
+    drafter.content = content_of(folder)
+    return drafter
 
 
 def _tree(tree: str | None, config: dict, heads: MedusaHeads) -> RankedTree | None:

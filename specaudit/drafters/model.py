@@ -32,6 +32,7 @@ class ModelDrafter:
 
     hidden_layers: tuple[int, ...] = ()
     declares_lossy: str | None = None
+    content: str | None = None
 
     def __init__(self, model: CausalModel, vocabulary: int) -> None:
         self.model, self.vocabulary, self.name = model, vocabulary, model.name

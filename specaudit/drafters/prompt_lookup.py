@@ -56,6 +56,7 @@ class PromptLookup:
 
     hidden_layers: tuple[int, ...] = ()
     declares_lossy: str | None = None
+    content: str | None = None
 
     def __init__(self, longest: int = DEFAULT_LONGEST, device: torch.device | str = "cpu") -> None:
         self.longest, self.device = longest, device
