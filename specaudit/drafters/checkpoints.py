@@ -31,7 +31,8 @@ def head_folder(name: str, kind: str) -> Path:
     if name.startswith("zoo:"):
         folder = ZOO / name.removeprefix("zoo:") / kind
         if not folder.is_dir():
-            raise InputError("--draft", shown, f"the zoo has no {kind} head of that name", f"use {kind}:zoo:tiny")
+            remedy = f"train one: specaudit train {kind}, or python -m specaudit.training.zoo"
+            raise InputError("--draft", shown, f"the zoo has no {kind} head of that name", remedy)
         return folder
     folder = Path(name)
     if folder.is_dir():

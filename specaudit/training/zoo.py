@@ -29,7 +29,7 @@ BLOCK_TOKENS, LONG_BLOCK_TOKENS = 512, 2048
 LONG_BLOCK_SHARE = 0.1  # the last tenth of the steps sees the whole context
 HELD_OUT_SHARE = 0.03
 DRAFT_SHAPE = {
-    "num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 768, "num_attention_heads": 2,
+    "num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2,
     "num_key_value_heads": 2,
 }  # fmt: skip
 MEDUSA_HEADS, MEDUSA_TOKENS = 3, 1024  # the most frequent half of the vocabulary, to stay small
@@ -100,18 +100,8 @@ def language_loss(model: torch.nn.Module) -> Loss:
     return loss_of
 
 
-@torch.no_grad()
-def grow(draft: torch.nn.Module, smaller: torch.nn.Module) -> None:
-    """Copies a draft of fewer neurons; the added ones give nothing yet, so the grown draft is the same function."""
-    old = smaller.state_dict()
-    for name, weight in draft.named_parameters():
-        if "down_proj" in name:
-            weight.zero_()
-        weight[tuple(slice(size) for size in old[name].shape)] = old[name]
-
-
-def distillation_loss(draft: torch.nn.Module, target: torch.nn.Module, forward_share: float) -> Loss:
-    """Forward KL in the first part, then mostly total variation, which is the share of rejected tokens."""
+def distillation_loss(draft: torch.nn.Module, target: torch.nn.Module) -> Loss:
+    """Forward KL in the first third, then mostly total variation, which is the share of rejected tokens."""
     turn = itertools.cycle(TEMPERATURES)
 
     def loss_of(ids: torch.Tensor, progress: float) -> torch.Tensor:
@@ -120,7 +110,7 @@ def distillation_loss(draft: torch.nn.Module, target: torch.nn.Module, forward_s
             target_probs = (logits_of(target, ids) / temperature).softmax(-1)
         log_draft = (logits_of(draft, ids) / temperature).log_softmax(-1)
         divergence = -(target_probs * log_draft).sum(-1).mean()
-        if progress < forward_share:
+        if progress < 1 / 3:
             return divergence
         rejected = (target_probs - log_draft.exp()).abs().sum(-1).mean() / 2
         return 0.1 * divergence + rejected
@@ -211,7 +201,6 @@ def main() -> None:
     parser.add_argument("--sample-tokens", type=int, default=1_000_000)
     parser.add_argument("--standard-library", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--keep-target", action="store_true", help="distil a draft for the target already in --out")
-    parser.add_argument("--continue-draft", action="store_true", help="with --keep-target: start from the draft there")
     parser.add_argument("--keep-draft", action="store_true", help="with --keep-target: train heads only")
     parser.add_argument("--head-steps", type=int, default=900)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
@@ -258,10 +247,8 @@ def distil(
 ) -> None:  # fmt: skip
     """Trains the draft on text and samples, and prints how much it agrees with the target."""
     draft = LlamaForCausalLM(draft_config(target.config))
-    if options.continue_draft:
-        grow(draft, LlamaForCausalLM.from_pretrained(options.out / "draft", dtype=torch.float32))
     mixed = [(samples, 1.0), *((stream, weight) for stream, weight in streams)]
-    loss = distillation_loss(faster(draft), faster(target), forward_share=0.0 if options.continue_draft else 1 / 3)
+    loss = distillation_loss(faster(draft), faster(target))
     train(draft, mixed, loss, steps=options.draft_steps, peak=3e-3, seed=options.seed + 2, name="draft")
     save(draft, tokenizer, options.out / "draft")
     own = sample(target, [(held_out, 1.0)], 60_000, options.seed + 3)
