@@ -78,7 +78,7 @@ def _scored(index: int, output: Sequence[int], probs: torch.Tensor, replay: Repl
         assert replay.chains is not None
         chains = replay.chains.to(probs.device)
         draft_logprob = _chain_logprob(chains, tokens)
-        first = chains[:, :1]
+        first = replay.first_tokens.to(probs.device)[:, None]
         overlap = torch.where(first >= 0, probs.gather(1, first.clamp(min=0)), 0.0).squeeze(1)
         drafted = (chains != -1).sum(-1).cpu().numpy()
     return ScoredOutput(

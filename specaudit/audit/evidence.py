@@ -69,7 +69,7 @@ def _dense(replay: Replay, probs: Tensor) -> Tensor:
     if replay.probs is not None:
         return replay.probs.to(probs)
     assert replay.chains is not None
-    first = replay.chains[:, 0].to(probs.device)
+    first = replay.first_tokens.to(probs.device)
     points = torch.zeros_like(probs).scatter_(1, first.clamp(min=0)[:, None], 1.0)
     return torch.where((first >= 0)[:, None], points, probs)
 

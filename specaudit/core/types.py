@@ -123,6 +123,9 @@ class Replay:
     chains : Int[Tensor, "tokens depth"], optional
         The point-mass chain that a round starting at each token would propose, -1 where it proposes nothing. Of a
         fixed tree the output's own tokens as far as they are among the children, and -2 below.
+    first : Int[Tensor, "tokens"], optional
+        With ``chains`` of a tree, which depend on the output: the first child that a round starting at each token would
+        propose, whatever the token is, or -1. An audit may look at this alone.
     token_probs : Float[Tensor, "tokens depth"], optional
         With ``probs``, where depth matters: the mass that the law at depth d gives to the output's own token, for a
         round that started d tokens before.
@@ -134,6 +137,13 @@ class Replay:
     chains: Int[Tensor, "tokens depth"] | None = None
     token_probs: Float[Tensor, "tokens depth"] | None = None
     drafted: Int[Tensor, " tokens"] | None = None
+    first: Int[Tensor, " tokens"] | None = None
+
+    @property
+    def first_tokens(self) -> Int[Tensor, " tokens"]:
+        """With ``chains``: the token that is proposed first, -1 for none, known before the output's own token is."""
+        assert self.chains is not None
+        return self.chains[:, 0] if self.first is None else self.first
 
 
 @dataclass(frozen=True)

@@ -255,10 +255,14 @@ class Eagle:
     def _replay_tree(
         self, features: list[Float[Tensor, "tokens hidden"]], own: Int[Tensor, " tokens"], missing: int, depth: int
     ) -> Replay:
+        if not isinstance(self.tree, RankedTree) and depth == 1:  # an audit: which child comes first is known
+            chains = torch.full((missing + len(own), 1), -1, dtype=torch.long)
+            chains[missing:, 0] = self._logits(features[0]).argmax(-1).cpu()
+            return Replay(chains=chains)
         if not isinstance(self.tree, RankedTree):
             raise InputError(
                 "--tree", "auto", "a tree that is grown anew each round cannot be replayed along an output",
-                "profile and audit a fixed shape, for example --tree 4,2,1",
+                "profile a fixed shape, for example --tree 4,2,1",
             )  # fmt: skip
         tree = self.tree.cut(depth)
         most = int(tree.ranks.max()) + 1
@@ -270,7 +274,9 @@ class Eagle:
             ranked[: len(best), level] = best
         chains = torch.full((missing + len(own), depth), -1, dtype=torch.long)
         chains[missing:] = accepted_chains(tree, ranked, own.cpu(), depth)
-        return Replay(chains=chains)
+        first_child = torch.full((len(chains),), -1, dtype=torch.long)
+        first_child[missing:] = ranked[:, 0, 0]
+        return Replay(chains=chains, first=first_child)
 
     def _along(
         self, logits: Float[Tensor, "tokens vocab"], sequence: Sequence_, missing: int, params: SamplingParams

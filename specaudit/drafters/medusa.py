@@ -94,6 +94,7 @@ class Medusa:
         for index, hidden in self.model.hidden_states(sequences, self.hidden_layers):
             prompt, output = sequences[index]
             chains = torch.full((len(output), depth), -1, dtype=torch.long)
+            first_child = torch.full((len(output),), -1, dtype=torch.long)
             first = len(prompt) - 2  # the hidden state before the root of a round that starts at output token 0
             used = hidden[max(0, first) : len(prompt) + len(output) - 2]
             if len(used):
@@ -105,7 +106,8 @@ class Medusa:
                     tree = self.tree.cut(min(depth, self.heads.heads))
                     ranked = self.heads.ids(logits.topk(int(tree.ranks.max()) + 1, dim=-1).indices).cpu()
                     chains[start:] = accepted_chains(tree, ranked, torch.tensor(list(output))[start:], depth)
-            yield index, Replay(chains=chains)
+                    first_child[start:] = ranked[:, 0, 0]
+            yield index, Replay(chains=chains, first=first_child if self.tree is not None else None)
 
 
 def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str | None = None) -> Medusa:

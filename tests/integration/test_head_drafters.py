@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from specaudit.acceptance.pair import load_pair
 from specaudit.acceptance.profile import from_tokens, token_table
 from specaudit.acceptance.scoring import score_outputs
+from specaudit.audit.lossless import audit
 from specaudit.core.errors import InputError
 from specaudit.core.types import Limits, SamplingParams
 from specaudit.decode import decode
@@ -181,6 +182,16 @@ def test_the_walk_counts_a_greedy_decoders_own_rounds(exact_llama_pair, drafter,
     profile = from_tokens(token_table(scored, decoded.transcripts, tokens), k)
     rounds = [len(transcript.rounds) for transcript in decoded.transcripts]
     assert profile.walk.rounds[:, k - 1] == pytest.approx(np.array(rounds, dtype=float))
+
+
+@every_draft
+def test_an_audit_of_a_lossless_head_finds_no_violation(exact_llama_pair, drafter):
+    """A tree's walk looks at the output's own token, which no direction of an audit may do."""
+    params = SamplingParams(temperature=0.8, top_p=0.9, seed=11)
+    prompts = [[i, i + 1, i + 2] for i in range(40)]
+    decoded = run(exact_llama_pair, drafter, params, prompts, tokens=40)
+    result = audit(exact_llama_pair.target, drafter, decoded.transcripts, false_alarm_rate=1e-6)
+    assert result["verdict"] in ("no_violation_found", "inconclusive"), result["tests"]
 
 
 @pytest.mark.parametrize("drafter", ["eagle, dynamic tree"], indirect=True)
