@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import specaudit
 from specaudit.acceptance.tables import DATASET, Row, Table, is_known_format, listed, read_file, read_hub
 from specaudit.core.errors import InputError
+from specaudit.core.zoo import ZOO
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -352,7 +352,7 @@ def _read_table(dataset: str, split: str | None, wanted: Collection[str], header
 def _bundled(dataset: str) -> Path:
     if dataset != ZOO_PROMPTS:
         raise InputError(DATASET, dataset, "there is no such bundled data set", f"use {ZOO_PROMPTS}")
-    path = Path(specaudit.__file__).parent / "zoo" / "tiny" / "prompts.jsonl"
+    path = ZOO / "tiny" / "prompts.jsonl"
     if not path.is_file():
         raise InputError(DATASET, dataset, f"the bundled file {path} is missing", "install specaudit again")
     return path

@@ -46,6 +46,11 @@ class TokenCounts:
             0, torch.tensor(list(tokens), device=self.output.device), torch.ones(len(tokens), device=self.output.device)
         )
 
+    def extend(self, emitted: Sequence[Sequence[int]]) -> None:
+        """Adds what each row emitted in a round."""
+        for row, tokens in enumerate(emitted):
+            self.add(row, tokens)
+
     def keep(self, rows: list[int]) -> None:
         self.prompt, self.output = self.prompt[rows], self.output[rows]
 

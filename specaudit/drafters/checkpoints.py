@@ -12,10 +12,9 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from torch import Tensor
 
-import specaudit
 from specaudit.core.errors import InputError
+from specaudit.core.zoo import ZOO
 
-ZOO = Path(specaudit.__file__).parent / "zoo"
 PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.json")
 
 

@@ -149,15 +149,15 @@ class Eagle:
         tokens = torch.zeros(len(depths), tree.nodes, dtype=torch.long, device=root.device)
         features = root.unsqueeze(1)  # of the root, then of every node above the level
         most = int(tree.ranks.max()) + 1
+        last = 0  # where the parents of the level begin among them
         for level in range(int(tree.levels.max()) + 1):
             nodes = np.flatnonzero(tree.levels == level)
             if level > 0:
-                above = Tree(tree.parents[:, : nodes[0]])
-                features = torch.cat(
-                    [root.unsqueeze(1), self._read_tree(root, tokens[:, : nodes[0]], features, above)], 1
-                )
-            ranked = self._logits(features).topk(most, dim=-1).indices
-            tokens[:, nodes] = ranked[:, tree.parents[0, nodes] + 1, tree.ranks[nodes]]
+                above = tree.cut(level)
+                read = self._read_tree(root, tokens[:, : above.nodes], features, above)
+                features, last = torch.cat([root.unsqueeze(1), read], 1), tree.within(level - 1) + 1
+            ranked = self._logits(features[:, last:]).topk(most, dim=-1).indices
+            tokens[:, nodes] = ranked[:, tree.parents[0, nodes] + 1 - last, tree.ranks[nodes]]
         return Proposal(tokens, tuple(tree.within(depth) for depth in depths), "point_mass", tree=tree)
 
     def _read_tree(
@@ -207,8 +207,7 @@ class Eagle:
             for old, new, tokens in zip(self.features, self.target.hidden, self.tokens, strict=True)
         ]
         if self.counts is not None:
-            for row, tokens in enumerate(emitted):
-                self.counts.add(row, tokens)
+            self.counts.extend(emitted)
 
     def keep(self, rows: list[int]) -> None:
         self.rows.keep(rows)

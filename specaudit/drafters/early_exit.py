@@ -67,8 +67,7 @@ class EarlyExit:
     def observe(self, emitted: Sequence[Sequence[int]]) -> None:
         self.roots = self._last(emitted)
         if self.counts is not None:
-            for row, tokens in enumerate(emitted):
-                self.counts.add(row, tokens)
+            self.counts.extend(emitted)
 
     def keep(self, rows: list[int]) -> None:
         self.roots = self.roots[rows]

@@ -97,8 +97,7 @@ class ModelDrafter:
             self.pending = [list(tokens[keep:]) for tokens, keep in zip(emitted, kept, strict=True)]
         self.drafted = 0
         if self.counts is not None:
-            for row, tokens in enumerate(emitted):
-                self.counts.add(row, tokens)
+            self.counts.extend(emitted)
 
     def keep(self, rows: list[int]) -> None:
         self.rows.keep(rows)

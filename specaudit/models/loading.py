@@ -11,11 +11,10 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-import specaudit
 from specaudit.core.errors import InputError
+from specaudit.core.zoo import ZOO
 from specaudit.models.causal import HuggingFaceModel
 
-ZOO = Path(specaudit.__file__).parent / "zoo"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PROBE = "def main():\n    return 'Äpfel — 12,345 tokens'  # To be, or not to be? 你好\n"
 Role = Literal["target", "draft"]

@@ -51,8 +51,7 @@ class ModelTarget:
             self.hidden = self._hidden([[-1, *path] for path in paths])
         self.roots = torch.tensor([[tokens[-1]] for tokens in emitted], device=self.device)
         if self.counts is not None:
-            for row, tokens in enumerate(emitted):
-                self.counts.add(row, tokens)
+            self.counts.extend(emitted)
 
     def _hidden(self, nodes: Sequence[Sequence[int]]) -> list[Float[Tensor, "tokens features"]]:
         """The hidden states of each row's root (-1) and nodes, in the order given."""

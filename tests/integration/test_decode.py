@@ -15,6 +15,13 @@ GREEDY = SamplingParams(temperature=0)
 TREES = ["lookahead:4,3,4"]
 DRAFTS = ["draft", "prompt-lookup", *TREES]
 WITH_LAYERS = [*DRAFTS, "early-exit:1"]
+ACCEPTING = [  # pairs and drafters whose tokens are often accepted
+    ("tabular_pair", "draft"),
+    ("tabular_pair", "prompt-lookup"),
+    ("tabular_pair", "lookahead:4,3,4"),
+    ("llama_pair", "draft"),
+    ("llama_pair", "lookahead:8,4,6"),
+]
 SAMPLED = {
     "truncated": SamplingParams(temperature=0.8, top_p=0.9, seed=5),
     "penalised": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.2, frequency_penalty=0.1, seed=6),
@@ -49,13 +56,7 @@ def test_greedy_output_is_the_baselines(pair, draft, batch, assert_equal_or_tied
 
 @pytest.mark.parametrize(
     ("name", "draft"),
-    [
-        ("tabular_pair", "draft"),
-        ("tabular_pair", "prompt-lookup"),
-        ("tabular_pair", "lookahead:4,3,4"),
-        ("llama_pair", "draft"),
-        ("llama_pair", "lookahead:8,4,6"),
-    ],
+    ACCEPTING,
 )
 def test_speculation_takes_fewer_rounds(name, draft, request):
     pair = request.getfixturevalue(name)
@@ -136,13 +137,7 @@ def test_a_transcripts_own_seed_reproduces_it(tabular_pair):
 
 @pytest.mark.parametrize(
     ("name", "draft"),
-    [
-        ("tabular_pair", "draft"),
-        ("tabular_pair", "prompt-lookup"),
-        ("tabular_pair", "lookahead:4,3,4"),
-        ("llama_pair", "draft"),
-        ("llama_pair", "lookahead:8,4,6"),
-    ],
+    ACCEPTING,
 )
 def test_an_end_token_ends_its_row_in_mid_round(name, draft, request, adds_up):
     """The end token is one that was accepted in the middle of a round, so tokens after it must be dropped."""
