@@ -12,7 +12,7 @@ from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.types import Limits, SamplingParams, Transcript
 from specaudit.decode import decode_batches
-from specaudit.drafters import create_drafter
+from specaudit.drafters import create_drafter, means_model
 from specaudit.models.causal import HuggingFaceModel
 from specaudit.models.loading import check_same_tokenizer, load_model
 from specaudit.models.target import ModelTarget
@@ -40,10 +40,10 @@ class PromptSet:
 
 
 def load_pair(
-    target: str, draft: str | None, *, dtype: str = "auto", device: str = "auto", allow_pickle: bool = False,
-    tree: str | None = None,
+    target: str | HuggingFaceModel, draft: str | None, *, dtype: str = "auto", device: str = "auto",
+    allow_pickle: bool = False, tree: str | None = None,
 ) -> Pair:  # fmt: skip
-    """Loads a target and what drafts for it; a draft model must share the target's tokenizer.
+    """Loads a target, unless it is loaded, and what drafts for it; a draft model must share the target's tokenizer.
 
     Raises
     ------
@@ -51,18 +51,18 @@ def load_pair(
         If either cannot be loaded, or the draft does not fit the target.
     """
     options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle}
-    model = load_model(target, role="target", **options)
-    loaded: list[HuggingFaceModel] = []
+    # The smaller one first: what is wrong with it should not be said minutes later.
+    loaded = [load_model(draft, role="draft", **options)] if draft and means_model(draft) else []
+    model = load_model(target, role="target", **options) if isinstance(target, str) else target
 
-    def load_draft(name: str) -> CausalModel:
-        loaded.append(load_model(name, role="draft", **options))
-        check_same_tokenizer(model, loaded[-1])
-        return loaded[-1]
+    def load_draft(_name: str) -> CausalModel:
+        check_same_tokenizer(model, loaded[0])
+        return loaded[0]
 
     drafter = create_drafter(draft, model, load_draft, tree) if draft else None
     facts = {
         "target": model.name, "target_content": model.content, "draft": drafter.name if drafter else None,
-        "draft_content": loaded[-1].content if loaded else drafter.content if drafter else None,
+        "draft_content": loaded[0].content if loaded else drafter.content if drafter else None,
         "declares_lossy": drafter.declares_lossy if drafter else None,
         "dtype": model.dtype_name, "device": str(model.device),
     }  # fmt: skip

@@ -8,10 +8,8 @@ from typing import Any, NoReturn
 import typer
 
 from specaudit.cli import audit, bench, demo, gate, generate, measure, predict, profile, report, train
+from specaudit.cli.options import UsageError
 from specaudit.core.errors import SpecauditError
-
-# typer raises click's usage errors, from its own copy of click in some releases: reached by the one it exports.
-UsageError: Any = typer.BadParameter.__base__
 
 INTERRUPTED = 130
 

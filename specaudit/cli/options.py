@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specaudit.core.errors import InputError
+
+# typer raises click's usage errors, from its own copy of click in some releases: reached by the one it exports.
+UsageError: Any = typer.BadParameter.__base__
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, FILE.gguf or zoo:tiny.")]
 DRAFTS = "A model as for --target, prompt-lookup[:N], lookahead[:W,N,G], early-exit:M, medusa:DIR or eagle:DIR."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specaudit.cli.console import note
@@ -27,14 +28,24 @@ def sampling(**options: Any) -> SamplingParams:
 
 def load(target: str, draft: str | None, dtype: str, device: str, allow_pickle: bool, tree: str | None = None) -> Pair:
     """Target and drafter, checked against each other."""
+    return load_each(target, [draft], dtype, device, allow_pickle, tree)[0]
+
+
+def load_each(
+    target: str, drafts: Sequence[str | None], dtype: str, device: str, allow_pickle: bool, tree: str | None = None
+) -> list[Pair]:
+    """One target with each of several drafters."""
     quieten()
     from specaudit.acceptance.pair import load_pair
 
-    pair = load_pair(target, draft, dtype=dtype, device=device, allow_pickle=allow_pickle, tree=tree)
+    pairs: list[Pair] = []
+    for draft in drafts:
+        known = pairs[0].target if pairs else target
+        pairs.append(load_pair(known, draft, dtype=dtype, device=device, allow_pickle=allow_pickle, tree=tree))
     # What is loaded stays: the garbage collector need not look through its million objects again and again.
     gc.collect()
     gc.freeze()
-    return pair
+    return pairs
 
 
 def workload(
@@ -85,7 +96,7 @@ def provenance(pair: Pair, prompts: PromptSet | None, params: SamplingParams | N
         }  # fmt: skip
     if params is not None:
         facts = {"sampling": dataclasses.asdict(params), "seed": params.seed, **facts}
-    return where_from(**pair.facts, **facts)
+    return where_from(**{**pair.facts, **facts})
 
 
 def quieten() -> None:

@@ -122,7 +122,9 @@ def sample(weights: Float[Tensor, "batch vocab"], uniforms: Float[Tensor, " batc
 
 def row_seed(seed: int, index: int) -> int:
     """A seed for row ``index`` of a run: distinct rows and runs share no stream. Below 2^53, so that JSON keeps it."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> np.uint64(11))
+    # Words of 32 bits, each at its own place: numpy would put those of a longer seed where the index stands.
+    words = [seed % 2**32, index, seed >> 32]
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(11))
 
 
 class RowUniforms:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from specaudit.acceptance.profile import AcceptanceProfile, profile_outputs
+from specaudit.core.errors import NoReplayError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.sampling import row_seed
 from specaudit.core.types import Limits, SamplingParams, Transcript
@@ -23,6 +24,7 @@ from specaudit.verify import lossless_verifier
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+FORECAST = ("predicted", "round_cost", "article_formula", "leviathan_formula")
 
 
 @dataclass
@@ -140,18 +142,25 @@ def bench_with_prediction(
     costs = known.costs if known is not None else {}
     for params in settings:
         meter = None if known is not None else _meter(model, drafter, prompts, params, limits, max(ks), batch)
-        title = f"bench at temperature {params.temperature:g}"
+        title = f"bench {drafter.name} at temperature {params.temperature:g}"
         measured, transcripts = bench(model, drafter, prompts, params, limits, ks, batch, progress(title), meter)
-        if known is not None and known.covers(params):
-            profile, figures = known.profile, known.figures
-        else:
-            profile, figures = profile_outputs(
-                model, drafter, transcripts, limits.max_new_tokens, k_max=max(ks), seed=params.seed
-            )
         if meter is not None:
             costs = cost_table([meter])
-        prediction = predict(profile, figures, costs, np.random.default_rng(params.seed))
-        rows += with_prediction(measured, prediction)
+        try:
+            if known is not None and known.covers(params):
+                profile, figures = known.profile, known.figures
+            else:
+                profile, figures = profile_outputs(
+                    model, drafter, transcripts, limits.max_new_tokens, k_max=max(ks), seed=params.seed
+                )
+        except NoReplayError:  # measured all the same
+            forecast: dict[str, Any] = {"rows": []}
+            figures = {}
+        else:
+            forecast = predict(profile, figures, costs, np.random.default_rng(params.seed))
+        about = {"draft": drafter.name, "draft_cost_ratio": costs["draft_cost_ratio"]}
+        about |= {name: figures.get(name) for name in ("alpha", "alpha_by_depth")}
+        rows += [{**about, **row} for row in with_prediction(measured, forecast)]
     return rows, costs
 
 
@@ -178,11 +187,12 @@ class Known:
 
 
 def with_prediction(rows: list[dict[str, Any]], prediction: dict[str, Any]) -> list[dict[str, Any]]:
-    """Adds ``predicted`` and ``relative_error`` = predicted / measured - 1, None where nothing was predicted."""
-    by_cell = {(row["k"], row["batch"]): row["predicted"] for row in prediction["rows"]}
+    """Adds what was predicted, None where nothing was, and ``relative_error`` = predicted / measured - 1."""
+    by_cell = {(row["k"], row["batch"]): row for row in prediction["rows"]}
     out = []
     for row in rows:
-        predicted = by_cell.get((row["k"], row["batch"]))
-        error = None if predicted is None else predicted / row["speedup"] - 1
-        out.append({**row, "predicted": predicted, "relative_error": error})
+        forecast = by_cell.get((row["k"], row["batch"]), {})
+        added = {name: forecast.get(name) for name in FORECAST}
+        error = added["predicted"] / row["speedup"] - 1 if added["predicted"] is not None else None
+        out.append({**row, **added, "relative_error": error})
     return out

@@ -8,6 +8,7 @@ from typing import Protocol
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter, LoadModel
 from specaudit.drafters import eagle, early_exit, lookahead, medusa, model, prompt_lookup
+from specaudit.drafters.checkpoints import head_folder
 
 Factory = Callable[[str, CausalModel, LoadModel], Drafter]
 
@@ -29,6 +30,20 @@ TREES: dict[str, TreeFactory] = {
     "medusa": medusa.create,
     "eagle": eagle.create,
 }
+
+
+def means_model(name: str) -> bool:
+    """Whether ``name`` is an independent model's; a head is looked for, so that a typing error costs no loading.
+
+    Raises
+    ------
+    InputError
+        If there is no such head.
+    """
+    prefix, _, argument = name.partition(":")
+    if prefix in TREES:
+        head_folder(argument, prefix)
+    return prefix not in TREES and prefix not in PREFIXES
 
 
 def create_drafter(name: str, target: CausalModel, load_model: LoadModel, tree: str | None = None) -> Drafter:

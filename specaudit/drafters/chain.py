@@ -10,7 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from specaudit.core.sampling import TokenCounts, penalise, processed_probs, sample
-from specaudit.core.types import SamplingParams
+from specaudit.core.types import Proposal, SamplingParams
+
+
+def nothing(batch: int, device: torch.device) -> Proposal:
+    """No proposal for any row: a round gives the target's own next token."""
+    return Proposal(torch.zeros(batch, 0, dtype=torch.long, device=device), (0,) * batch, "point_mass")
 
 
 def draw_chain(

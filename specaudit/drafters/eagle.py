@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specaudit.core.errors import InputError
+from specaudit.core.errors import InputError, NoReplayError
 from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sampling import TokenCounts, penalise, processed_probs
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, Tree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
-from specaudit.drafters.chain import draw_chain
+from specaudit.drafters.chain import draw_chain, nothing
 from specaudit.drafters.checkpoints import content_of, head_folder
 from specaudit.drafters.eagle_checkpoint import load_eagle
 from specaudit.drafters.eagle_head import EagleHead
@@ -85,8 +85,7 @@ class Eagle:
         ready = [len(tokens) > 0 for tokens in self.tokens]
         depths = [limit if known else 0 for limit, known in zip(limits, ready, strict=True)]
         if max(depths) == 0:
-            empty = torch.zeros(len(limits), 0, dtype=torch.long, device=self.model.device)
-            return Proposal(empty, (0,) * len(limits), "point_mass")
+            return nothing(len(limits), self.model.device)
         feature = self._read_pairs()
         if self.tree is None:
             return self._chain(feature, depths, uniforms)
@@ -259,7 +258,7 @@ class Eagle:
             chains[missing:, 0] = self._logits(features[0]).argmax(-1).cpu()
             return Replay(chains=chains)
         if not isinstance(self.tree, RankedTree):
-            raise InputError(
+            raise NoReplayError(
                 "--tree", "auto", "a tree that is grown anew each round cannot be replayed along an output",
                 "profile a fixed shape, for example --tree 4,2,1",
             )  # fmt: skip

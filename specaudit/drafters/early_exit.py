@@ -18,7 +18,7 @@ from specaudit.core.protocols import CausalModel, LoadModel, SplitModel, Target
 from specaudit.core.sampling import TokenCounts
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams
-from specaudit.drafters.chain import draw_chain
+from specaudit.drafters.chain import draw_chain, nothing
 
 INSTEAD = "use prompt-lookup, or a draft model"
 
@@ -54,7 +54,7 @@ class EarlyExit:
     def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
         depth = max(limits)
         if depth == 0:
-            return Proposal(self.roots.new_zeros(len(limits), 0), tuple(limits), "point_mass")
+            return nothing(len(limits), self.roots.device)
         early = self.split.open_pass(self.target.rows)
         tokens, probs = draw_chain(
             lambda last: early.step(self.roots if last is None else last), depth, self.params, self.counts, uniforms

@@ -16,6 +16,7 @@ from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
+from specaudit.drafters.chain import nothing
 from specaudit.drafters.checkpoints import content_of, head_folder
 from specaudit.drafters.medusa_heads import MedusaHeads, load_medusa, searched_tree
 from specaudit.drafters.membership import accepted_chains
@@ -67,8 +68,7 @@ class Medusa:
         depths = [min(limit, self.heads.heads) if ready else 0 for limit, ready in zip(limits, known, strict=True)]
         deepest = max(depths)
         if deepest == 0:
-            empty = torch.zeros(len(limits), 0, dtype=torch.long, device=self.model.device)
-            return Proposal(empty, (0,) * len(limits), "point_mass")
+            return nothing(len(limits), self.model.device)
         blank = next(state for state in self.states if state is not None)
         hidden = torch.stack([blank if state is None else state for state in self.states])
         logits = self.heads(hidden)

@@ -16,7 +16,7 @@ from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sampling import TokenCounts
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams
-from specaudit.drafters.chain import draw_chain
+from specaudit.drafters.chain import draw_chain, nothing
 
 
 class ModelDrafter:
@@ -52,8 +52,7 @@ class ModelDrafter:
     def propose(self, limits: Sequence[int], uniforms: Float[Tensor, "batch k"]) -> Proposal:
         depth = max(limits)
         if depth == 0:
-            empty = torch.zeros(len(limits), 0, dtype=torch.long, device=self.model.device)
-            return Proposal(empty, tuple(limits), "point_mass")
+            return nothing(len(limits), self.model.device)
         tokens, probs = draw_chain(self._logits_after, depth, self.params, self.counts, uniforms)
         self.drafted = depth
         return Proposal(tokens, tuple(limits), probs)

@@ -112,6 +112,28 @@ def acceptance_by_category(profile: Artifact) -> Figure:
         return figure
 
 
+def speedups_measured(bench: Artifact) -> Figure:
+    """Measured speedup by k beside what was predicted (dashed), a colour for each drafter, temperature and batch."""
+    named = {"temperature": "T", "batch": "batch"}
+    several = {key: name for key, name in named.items() if len({row[key] for row in bench["rows"]}) > 1}
+    series: dict[str, list[Any]] = {}
+    for row in sorted(bench["rows"], key=lambda row: row["k"]):
+        setting = "".join(
+            f", {name} {row[key]:g}" for key, name in (("temperature", "T"), ("batch", "batch")) if several[key]
+        )
+        series.setdefault(_short(row["draft"]) + setting, []).append(row)
+    description = f"Measured speedup over {bench['target']} by k: " + "; ".join(
+        f"{name}, k = {row['k']}, {number(row['speedup'])}" for name, rows in series.items() for row in rows
+    )
+    with _axes("draft tokens a round, k", "speedup over the baseline (×)", description) as (figure, axes):
+        for (name, rows), colour in zip(series.items(), sns.color_palette("colorblind", len(series)), strict=True):
+            _error_bars(axes, _points((r["k"], r["speedup"], r["speedup_interval"]) for r in rows), name, colour)
+            _dashed(axes, _points((r["k"], r["predicted"], None) for r in rows), f"{name}: predicted", colour)
+        axes.axhline(1.0, color=INK, linewidth=1.2, linestyle=":", label="break-even")
+        _finish(axes, sorted({row["k"] for row in bench["rows"]}))
+        return figure
+
+
 @contextlib.contextmanager
 def _axes(
     x_label: str, y_label: str, description: str, height_inches: float = HEIGHT_INCHES
@@ -156,7 +178,7 @@ def _line(axes: Axes, points: Points, name: str, colour: str) -> None:
         axes.plot((x[0], x[0]), points[0][2], color=colour, alpha=0.5, linewidth=2.2)
 
 
-def _dashed(axes: Axes, points: Points, name: str, colour: str) -> None:
+def _dashed(axes: Axes, points: Points, name: str, colour: Any) -> None:
     if points:
         x, y = [point[0] for point in points], [point[1] for point in points]
         marker = "s" if len(points) == 1 else ""
@@ -168,7 +190,7 @@ def _dashed_level(axes: Axes, value: float | None, name: str) -> None:
         axes.axhline(value, color=ORANGE, linestyle="--", linewidth=1.4, label=name)
 
 
-def _error_bars(axes: Axes, points: Points, name: str, colour: str) -> None:
+def _error_bars(axes: Axes, points: Points, name: str, colour: Any) -> None:
     if not points:
         return
     below = [max(y - ends[0], 0.0) if ends else 0.0 for _, y, ends in points]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specaudit.core.artifacts import atomic_folder, check_writable, with_schema, write_json
+from specaudit.core.artifacts import atomic_folder, atomic_path, check_writable, with_schema, write_json
 from specaudit.report import tables
 from specaudit.report.highlights import headline_facts, notes
 from specaudit.report.junit import junit_xml
@@ -73,6 +73,15 @@ def render(
     for name in _CAPTIONS.keys() - figures.keys():
         # A figure of an earlier report that this one does not have.
         (out / name).unlink(missing_ok=True)
+
+
+def draw_bench(bench: Artifact, path_svg: Path) -> None:
+    """The chart of a bench as a file of its own."""
+    from specaudit.report import svg
+    from specaudit.report.figures import speedups_measured
+
+    with atomic_path(path_svg) as temporary:
+        svg.save(speedups_measured(bench), temporary)
 
 
 def _save_figures(folder: Path, artifacts: Mapping[str, Artifact]) -> dict[str, str]:

@@ -85,13 +85,14 @@ def sampling_temperature(profile: Artifact) -> float | None:
 
 
 def measured_by_k(bench: Artifact | None, profile: Artifact, batch: int) -> dict[int, Row]:
-    """Measured rows at this batch and the profile's temperature: at another one the target accepts differently."""
+    """Measured rows of the profile's drafter at its temperature, where the target accepts as it did, and this batch."""
     temperature = sampling_temperature(profile)
     if bench is None or temperature is None:
         return {}
     found: dict[int, Row] = {}
     for row in _need("bench", bench, "rows"):
         same = finite(row.get("temperature")) and math.isclose(row["temperature"], temperature, abs_tol=1e-9)
+        same = same and row.get("draft", profile.get("draft")) == profile.get("draft")
         if same and row["batch"] == batch and finite(row.get("speedup")):
             found.setdefault(row["k"], row)
     return found

@@ -21,8 +21,9 @@ from specaudit.drafters.medusa_heads import MedusaHeads, save_medusa
 from specaudit.models.causal import HuggingFaceModel
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-Loss = Callable[["Batch"], Tensor]
+Loss = Callable[["Batch", float], Tensor]  # of a batch, at a share of the schedule
 DEPTH_WEIGHT = 0.8  # of each depth over the one before it, as in both papers' code
+WARM_UP_SHARE = 1 / 3  # of the steps, before acceptance itself is what is trained for
 RANKS = 8  # head accuracies are measured down to this rank
 
 
@@ -69,16 +70,20 @@ def windows(texts: Sequence[ArrayLike], length: int) -> np.ndarray:
     return stream[: len(stream) // length * length].reshape(-1, length)
 
 
-def half_precision(target: HuggingFaceModel) -> Any:
-    """bfloat16 arithmetic on float32 weights, for passes whose rounding does not matter."""
-    return torch.autocast(target.device.type, dtype=torch.bfloat16)
+def half_precision(device: torch.device) -> Any:
+    """bfloat16 arithmetic on float32 weights, for passes whose rounding does not matter.
+
+    Not on a CPU without AVX-512, where torch multiplies bfloat16 matrices ten times slower than float32 ones.
+    """
+    slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=not slow)
 
 
 @torch.no_grad()
 def prepare(target: HuggingFaceModel, ids: np.ndarray, layers: Sequence[int]) -> Batch:
     """Runs the target over windows; the tensors are ordinary ones, so that a gradient may pass beside them."""
     tensor = torch.from_numpy(ids).to(target.device)
-    with half_precision(target):
+    with half_precision(target.device):
         states, logits = target.score_hidden(tensor, layers)
     return Batch(tensor, states.float(), logits.float().softmax(-1))
 
@@ -111,8 +116,8 @@ def train_head(
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(step)
         batch = prepare(target, texts[chosen], layers)
-        with half_precision(target):
-            loss = loss_of(batch)
+        with half_precision(target.device):
+            loss = loss_of(batch, step / schedule.steps)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         optimizer.step()
@@ -144,10 +149,24 @@ def _keep(state: Path, head: nn.Module, optimizer: torch.optim.Optimizer, step: 
         torch.save(saved, temporary / "training.pt")
 
 
+def distillation(
+    target_probs: Float[Tensor, "*context vocab"], draft_log_probs: Float[Tensor, "*context vocab"], progress: float
+) -> Float[Tensor, ""]:
+    """Forward KL in the first third, then mostly total variation, which is the share of rejected tokens.
+
+    Zhou et al., DistillSpec, arXiv:2310.08461, section 3: the acceptance rate is one minus the total variation.
+    """
+    divergence = -(target_probs * draft_log_probs).sum(-1).mean()
+    if progress < WARM_UP_SHARE:
+        return divergence
+    rejected = (target_probs - draft_log_probs.exp()).abs().sum(-1).mean() / 2
+    return 0.1 * divergence + rejected
+
+
 def medusa_loss(heads: MedusaHeads) -> Loss:
     """Cross entropy against the target's distributions, deeper heads weighing less (section 2.2.1, soft labels)."""
 
-    def loss_of(batch: Batch) -> Tensor:
+    def loss_of(batch: Batch, _progress: float) -> Tensor:
         total = torch.zeros(())
         for depth, (logits, probs) in enumerate(_medusa_pairs(heads, batch)):
             total = total + DEPTH_WEIGHT**depth * cross_entropy(logits.float().flatten(0, 1), probs.flatten(0, 1))
@@ -181,19 +200,20 @@ def medusa_check(heads: MedusaHeads) -> Callable[[Sequence[Batch]], list[float]]
 
 
 def eagle_loss(head: EagleHead, target: HuggingFaceModel, depth: int) -> Loss:
-    """Cross entropy against the target's distributions and a smooth L1 of the features, summed over a chain's depth.
+    """Distillation from the target's distributions, and at first a smooth L1 of the features, over a chain's depth.
 
-    The head runs on its own predictions as it does when it drafts (EAGLE-3, section 3.1: training-time test).
+    The head runs on its own predictions as it does when it drafts (EAGLE-3, section 3.1: training-time test), and the
+    features are no end in themselves there either.
     """
 
-    def loss_of(batch: Batch) -> Tensor:
+    def loss_of(batch: Batch, progress: float) -> Tensor:
         total = torch.zeros(())
         for step, features in enumerate(_eagle_steps(head, target, batch, depth)):
-            logits = target.head(features).float()
             wanted = batch.probs[:, 1 + step : -1]
-            guessed = cross_entropy(logits[:, step:].flatten(0, 1), wanted.flatten(0, 1))
-            regression = smooth_l1_loss(features[:, step:].float(), batch.states[:, 1 + step : -1])
-            total = total + DEPTH_WEIGHT**step * (guessed + regression)
+            loss = distillation(wanted, target.head(features[:, step:]).float().log_softmax(-1), progress)
+            if progress < WARM_UP_SHARE:
+                loss = loss + smooth_l1_loss(features[:, step:].float(), batch.states[:, 1 + step : -1])
+            total = total + DEPTH_WEIGHT**step * loss
         return total
 
     return loss_of

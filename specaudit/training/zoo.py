@@ -1,8 +1,9 @@
 """Trains the bundled pair: ``python -m specaudit.training.zoo --corpus DIR --out specaudit/zoo/tiny``.
 
-The target is a small llama trained on text. The draft has one layer and is distilled from the target's own
-distribution, on text and on the target's own samples (Zhou et al., DistillSpec, arXiv:2310.08461), first with the
-forward KL divergence and then with the total variation distance, which is one minus the acceptance rate.
+The target is a small llama trained on text, shallow first and then deepened by blocks that start as the identity (Wu
+et al., LLaMA Pro, arXiv:2401.02415). The draft has one layer and is distilled from the target's own distribution, on
+text and on the target's own samples (Zhou et al., DistillSpec, arXiv:2310.08461), first with the forward KL divergence
+and then with the total variation distance, which is one minus the acceptance rate.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -42,12 +44,27 @@ Loss = Callable[[torch.Tensor, float], torch.Tensor]
 
 
 def target_config(vocabulary: int) -> LlamaConfig:
-    """About 6.4 million parameters: 8 layers of 256."""
+    """About 6.4 million parameters: 8 layers of 256, before they are deepened."""
     return LlamaConfig(
         vocab_size=vocabulary, hidden_size=256, intermediate_size=704, num_hidden_layers=8, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=LONG_BLOCK_TOKENS, tie_word_embeddings=True,
         bos_token_id=0, eos_token_id=0, pad_token_id=0,
     )  # fmt: skip
+
+
+def deepen(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
+    """The same function in ``layers`` layers: copies, evenly spread, whose output projections are zero (LLaMA Pro)."""
+    old = model.config.num_hidden_layers
+    deep = LlamaForCausalLM(LlamaConfig(**{**model.config.to_dict(), "num_hidden_layers": layers, "layer_types": None}))
+    deep.load_state_dict(model.state_dict(), strict=False)  # all but the layers: these are copied below
+    source = [layer * old // layers for layer in range(layers)]
+    for place, layer in enumerate(source):
+        block = cast("Any", deep.model.layers[place])
+        block.load_state_dict(model.model.layers[layer].state_dict())
+        if place and source[place - 1] == layer:
+            nn.init.zeros_(block.self_attn.o_proj.weight)
+            nn.init.zeros_(block.mlp.down_proj.weight)
+    return deep
 
 
 def draft_config(target: LlamaConfig) -> LlamaConfig:
@@ -85,8 +102,8 @@ def train(
 
 
 def logits_of(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Float32 logits from a bfloat16 pass."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    """Float32 logits, from a bfloat16 pass where that is fast."""
+    with heads.half_precision(ids.device):
         return model(ids, use_cache=False).logits.float()
 
 
@@ -101,19 +118,14 @@ def language_loss(model: torch.nn.Module) -> Loss:
 
 
 def distillation_loss(draft: torch.nn.Module, target: torch.nn.Module) -> Loss:
-    """Forward KL in the first third, then mostly total variation, which is the share of rejected tokens."""
+    """At both temperatures in turn."""
     turn = itertools.cycle(TEMPERATURES)
 
     def loss_of(ids: torch.Tensor, progress: float) -> torch.Tensor:
         temperature = next(turn)
         with torch.no_grad():
             target_probs = (logits_of(target, ids) / temperature).softmax(-1)
-        log_draft = (logits_of(draft, ids) / temperature).log_softmax(-1)
-        divergence = -(target_probs * log_draft).sum(-1).mean()
-        if progress < 1 / 3:
-            return divergence
-        rejected = (target_probs - log_draft.exp()).abs().sum(-1).mean() / 2
-        return 0.1 * divergence + rejected
+        return heads.distillation(target_probs, (logits_of(draft, ids) / temperature).log_softmax(-1), progress)
 
     return loss_of
 
@@ -196,13 +208,20 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="folder of .txt, .jsonl (question, answer) and .py")
     parser.add_argument("--out", type=Path, default=Path("specaudit/zoo/tiny"))
     parser.add_argument("--vocabulary", type=int, default=2048)
-    parser.add_argument("--target-steps", type=int, default=1300)
-    parser.add_argument("--draft-steps", type=int, default=1200)
+    parser.add_argument(
+        "--target",
+        choices=("new", "deepen", "keep"),
+        default="new",
+        help="a new one; the one in --out deepened to --layers and trained on; or the one in --out",
+    )
+    parser.add_argument("--draft", choices=("new", "continue", "keep"), default="new", help="likewise")
+    parser.add_argument("--layers", type=int, default=12, help="layers of a deepened target")
+    parser.add_argument("--target-steps", type=int, default=1200)
+    parser.add_argument("--target-peak", type=float, default=3e-3, help="largest learning rate of the target")
+    parser.add_argument("--draft-steps", type=int, default=900)
     parser.add_argument("--sample-tokens", type=int, default=1_000_000)
     parser.add_argument("--standard-library", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--keep-target", action="store_true", help="distil a draft for the target already in --out")
-    parser.add_argument("--keep-draft", action="store_true", help="with --keep-target: train heads only")
-    parser.add_argument("--head-steps", type=int, default=900)
+    parser.add_argument("--head-steps", type=int, default=900, help="0: train no heads")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -213,7 +232,7 @@ def main() -> None:
         parser.error(f"--corpus {options.corpus}: no .txt, .jsonl or .py file is in it; name a folder with text")
     held_out = {c: texts[: max(1, int(len(texts) * HELD_OUT_SHARE))] for c, texts in documents.items()}
     text = {c: texts[len(held_out[c]) :] for c, texts in documents.items()}
-    if options.keep_target:
+    if options.target != "new":
         tokenizer = PreTrainedTokenizerFast.from_pretrained(options.out / "target")
     else:
         tokenizer = corpus.train_tokenizer((t[:20_000] for texts in text.values() for t in texts), options.vocabulary)
@@ -226,19 +245,27 @@ def main() -> None:
     def faster(module: torch.nn.Module) -> torch.nn.Module:
         return cast("torch.nn.Module", torch.compile(module, dynamic=False)) if options.compile else module
 
-    if not options.keep_target:
+    if options.target != "keep":
         target = LlamaForCausalLM(target_config(options.vocabulary))
-        train(target, streams, language_loss(faster(target)), steps=options.target_steps, peak=3e-3,
+        if options.target == "deepen":
+            target = deepen(
+                LlamaForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32), options.layers
+            )
+        train(target, streams, language_loss(faster(target)), steps=options.target_steps, peak=options.target_peak,
               seed=options.seed, name="target")  # fmt: skip
         save(target, tokenizer, options.out / "target")
     target = LlamaForCausalLM.from_pretrained(options.out / "target", dtype=torch.float32)  # as users will load it
     target.requires_grad_(False)
 
-    samples = sample(target, streams, options.sample_tokens, options.seed + 1)
+    kept = options.out.with_name(f"{options.out.name}.samples.npy")
+    if options.target != "keep" or not kept.is_file():
+        np.save(kept, sample(target, streams, options.sample_tokens, options.seed + 1))
+    samples = np.load(kept)
     print(f"{len(samples)} tokens sampled from the target", flush=True)
-    if not options.keep_draft:
+    if options.draft != "keep":
         distil(target, tokenizer, streams, samples, held_out_stream, options, faster)
-    train_heads(options.out, samples, options.head_steps, options.seed + 4)
+    if options.head_steps:
+        train_heads(options.out, samples, options.head_steps, options.seed + 4)
 
 
 def distil(
@@ -247,6 +274,8 @@ def distil(
 ) -> None:  # fmt: skip
     """Trains the draft on text and samples, and prints how much it agrees with the target."""
     draft = LlamaForCausalLM(draft_config(target.config))
+    if options.draft == "continue":
+        draft = LlamaForCausalLM.from_pretrained(options.out / "draft", dtype=torch.float32)
     mixed = [(samples, 1.0), *((stream, weight) for stream, weight in streams)]
     loss = distillation_loss(faster(draft), faster(target))
     train(draft, mixed, loss, steps=options.draft_steps, peak=3e-3, seed=options.seed + 2, name="draft")

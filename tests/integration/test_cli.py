@@ -1,7 +1,5 @@
 """The commands as a user meets them: what they refuse, and the road from prompts to a decision."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -11,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import Done, inside, refused, specaudit
 
-import specaudit.cli as cli
 from specaudit.models.loading import ZOO
 
 pytestmark = pytest.mark.skipif(not (ZOO / "tiny").is_dir(), reason=f"the bundled models are not in {ZOO / 'tiny'}")
@@ -22,51 +20,6 @@ DECODING = ("generate", "audit", "profile", "bench")
 RUNNING = (*DECODING, "measure")
 VERDICTS = {"no_violation_found": 0, "violated": 1, "inconclusive": 3}
 DECISIONS = {"go": 0, "no-go": 1, "undecided": 3}
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-def specaudit(*argv):
-    """Runs a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["specaudit", *map(str, argv)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    return Done(ended.value.code, out.getvalue(), err.getvalue())
-
-
-@contextlib.contextmanager
-def inside(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        yield
-
-
-def files_of(folder):
-    return {path: path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
-
-
-def refused(folder, argv, *said):
-    """Exit code 2, one line that says what it should, nothing on standard output and nothing new in the folder."""
-    before = files_of(folder)
-    done = specaudit(*argv)
-    assert done.code == 2, done
-    assert done.out == ""
-    (line,) = done.err.splitlines()
-    assert line.startswith("error: ")
-    for part in said:
-        assert part in line
-    assert files_of(folder) == before
 
 
 # The road: each stage once
@@ -321,6 +274,31 @@ def test_results_in_words_on_standard_output(road, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.json", "p", "r"]
 
 
+def test_a_preset_compares_several_drafts_and_draws_them(tmp_path):
+    """Without the hub: the article's settings for drafts that are here, one of them a bench without a forecast."""
+    with inside(tmp_path):
+        done = specaudit(
+            "bench", "--preset", "article", "--target", "zoo:tiny", "--draft", "prompt-lookup",
+            "--draft", "early-exit:2",
+            "--k", "1,2", "--limit", 2, "--max-new-tokens", 6, "--out", "bench.json", "--json",
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["article.svg", "bench.json"]
+        rows = done.json["rows"]
+        assert [(row["draft"], row["k"], row["temperature"]) for row in rows] == [
+            (draft, k, 0.8) for draft in ("prompt-lookup", "early-exit:2") for k in (1, 2)
+        ]
+        for row in rows:
+            k, alpha, c = row["k"], row["alpha"], row["draft_cost_ratio"]
+            assert row["article_formula"] == pytest.approx((1 + k * alpha) / (1 + k * c))
+            assert len(row["alpha_by_depth"]) == 2
+            assert row["relative_error"] == pytest.approx(row["predicted"] / row["speedup"] - 1)
+        facts = done.json["provenance"]
+        assert facts["draft"] == ["prompt-lookup", "early-exit:2"]
+        drawn = (tmp_path / "article.svg").read_text(encoding="utf-8")
+        assert all(name in drawn for name in ("early-exit:2: predicted", "prompt-lookup", "break-even"))
+
+
 def test_text_of_one_prompt():
     argv = ("--target", "zoo:tiny", "--prompt", "def main():", "--max-new-tokens", 6)
     alone, drafted = specaudit("generate", *argv), specaudit("generate", *argv, "--draft", "prompt-lookup")
@@ -450,6 +428,8 @@ EARLY = [
     *each(("audit",), "--draft", None, "--draft = None: the own decoder needs a drafter", "give one, or --transcripts"),
     *each(("generate",), "--prompt", "x", "--prompt, --dataset = 'both': exactly one is needed", "give one of them"),
     *each(("generate",), "--dataset", None, "--prompt, --dataset = 'neither': exactly one", "give one of them"),
+    *each(("bench",), "--preset", "paper", "--preset = 'paper': is not known", "use article"),
+    *each(("bench",), "--chart", "chart.png", "--chart = chart.png: is drawn as SVG", "ends in .svg"),
     *each(("bench",), "--costs", "other.json", "--profile, --costs = other.json: a prediction needs", "or neither"),
     *each((*FILES, *FOLDERS), "--out", "file.txt/new/out", "--out = file.txt/new/out: file.txt is", "name a path"),
     *each(FILES, "--out", "folder", "--out = folder: a folder of that name exists", "name a file in it"),

@@ -165,7 +165,8 @@ def test_penalties_are_written_down_only_where_one_is_on():
 
 
 def test_row_seeds_are_distinct_reproducible_and_exact_in_json():
-    seeds = {(seed, index): row_seed(seed, index) for seed in range(150) for index in range(150)}
+    some = [*range(150), *(high << 32 for high in range(1, 20)), 2**64]
+    seeds = {(seed, index): row_seed(seed, index) for seed in some for index in range(150)}
     assert len(set(seeds.values())) == len(seeds)
     assert all(0 <= seed < 2**53 for seed in seeds.values())
     assert row_seed(7, 3) == seeds[7, 3]
