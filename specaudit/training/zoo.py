@@ -185,21 +185,22 @@ def write_prompts(documents: dict[str, list[str]], path: Path, per_category: int
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def train_heads(out: Path, samples: np.ndarray, steps: int, seed: int) -> None:
-    """Medusa and EAGLE heads for the target in ``out``, on what it sampled."""
+def train_heads(out: Path, samples: np.ndarray, medusa_steps: int, eagle_steps: int, seed: int) -> None:
+    """Medusa and EAGLE heads for the target in ``out``, on what it sampled; no steps, no head."""
     target = load_model(str(out / "target"), dtype="float32", device="cpu")
     texts = heads.windows([samples], 256)
     np.random.default_rng(seed).shuffle(texts)
-    schedule = heads.Schedule(steps=steps)
     common = {"seed": seed, "say": lambda text: print(text, flush=True)}
-    heads.train_medusa(
-        target, texts, HELD_OUT_WINDOWS, MEDUSA_HEADS, MEDUSA_TOKENS, schedule, out.with_name("medusa.training"),
-        out / "medusa", {}, **common,
-    )  # fmt: skip
-    heads.train_eagle(
-        target, texts, HELD_OUT_WINDOWS, EAGLE_DEPTH, schedule, out.with_name("eagle.training"), out / "eagle", {},
-        **common,
-    )  # fmt: skip
+    if medusa_steps:
+        heads.train_medusa(
+            target, texts, HELD_OUT_WINDOWS, MEDUSA_HEADS, MEDUSA_TOKENS, heads.Schedule(steps=medusa_steps),
+            out.with_name("medusa.training"), out / "medusa", {}, **common,
+        )  # fmt: skip
+    if eagle_steps:
+        heads.train_eagle(
+            target, texts, HELD_OUT_WINDOWS, EAGLE_DEPTH, heads.Schedule(steps=eagle_steps),
+            out.with_name("eagle.training"), out / "eagle", {}, **common,
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -221,7 +222,8 @@ def main() -> None:
     parser.add_argument("--draft-steps", type=int, default=900)
     parser.add_argument("--sample-tokens", type=int, default=1_000_000)
     parser.add_argument("--standard-library", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--head-steps", type=int, default=900, help="0: train no heads")
+    parser.add_argument("--medusa-steps", type=int, default=300, help="0: train no Medusa heads")
+    parser.add_argument("--eagle-steps", type=int, default=700, help="0: train no EAGLE head")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -264,8 +266,7 @@ def main() -> None:
     print(f"{len(samples)} tokens sampled from the target", flush=True)
     if options.draft != "keep":
         distil(target, tokenizer, streams, samples, held_out_stream, options, faster)
-    if options.head_steps:
-        train_heads(options.out, samples, options.head_steps, options.seed + 4)
+    train_heads(options.out, samples, options.medusa_steps, options.eagle_steps, options.seed + 4)
 
 
 def distil(

@@ -8,11 +8,16 @@ from specaudit.core.types import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 TOKENS, PROMPTS = 64, 100
-DRAFTS = ["zoo:tiny", "prompt-lookup", "lookahead:6,4,4", "early-exit:3"]
+DRAFTS = [
+    ("zoo:tiny", None), ("prompt-lookup", None), ("lookahead:6,4,4", None), ("early-exit:3", None),
+    ("medusa:zoo:tiny", None), ("medusa:zoo:tiny", "auto"), ("eagle:zoo:tiny", None), ("eagle:zoo:tiny", "4,2,1"),
+    ("eagle:zoo:tiny", "auto"),
+]  # fmt: skip
+ALONE = 20  # prompts one at a time, where the drafter is slow on a processor
 
 
-def outputs(draft, *, batch_size, count=PROMPTS):
-    pair = load_pair("zoo:tiny", draft, dtype="float32", device="cpu")
+def outputs(draft, *, batch_size, count=PROMPTS, tree=None):
+    pair = load_pair("zoo:tiny", draft, dtype="float32", device="cpu", tree=tree)
     workload = load_workload("zoo:prompts")
     few = type(workload)(workload.name, workload.fingerprint, workload.prompts[:count], {})
     prompts = encode(few, pair.target, chat=None)
@@ -31,10 +36,10 @@ def test_the_baseline_itself_does_not_depend_on_its_batch(baseline, assert_equal
     assert_equal_or_tied(pair.target, batched, baseline)
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize(("draft", "tree"), DRAFTS)
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_greedy_ids_are_the_baselines(baseline, assert_equal_or_tied, draft, batch_size):
-    count = PROMPTS if batch_size == 8 or draft in DRAFTS[:2] else 20
-    pair, drafted = outputs(draft, batch_size=batch_size, count=count)
+def test_greedy_ids_are_the_baselines(baseline, assert_equal_or_tied, draft, tree, batch_size):
+    count = PROMPTS if batch_size == 8 or draft in ("zoo:tiny", "prompt-lookup") else ALONE
+    pair, drafted = outputs(draft, batch_size=batch_size, count=count, tree=tree)
     assert_equal_or_tied(pair.target, drafted, baseline[:count])
     assert sum(len(t.rounds) for t in drafted) < sum(len(t.output_ids) for t in drafted)

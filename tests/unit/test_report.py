@@ -19,6 +19,7 @@ from specaudit.core.errors import InputError
 from specaudit.report import (
     Policy,
     decide,
+    draw_bench,
     exit_code,
     judge,
     load_policy,
@@ -826,6 +827,27 @@ def test_summaries():
     assert len(text.splitlines()) == 7
     # A report read back from its file says the same.
     assert summary_markdown(json.loads(json.dumps(report))) == markdown
+
+
+def test_a_bench_of_several_drafts_gives_the_profiled_ones_rows():
+    made = artifacts()
+    bench = make_bench(made["prediction"])
+    others = [{**row, "draft": "another", "speedup": 0.1} for row in bench["rows"]]
+    own = [{**row, "draft": made["profile"]["draft"]} for row in bench["rows"]]
+    assert decided(bench={**bench, "rows": others + own})["speedup"] == decided(bench=bench)["speedup"]
+    assert decided(bench={**bench, "rows": others})["speedup"]["measured"] is None
+
+
+def test_the_chart_of_a_bench(tmp_path):
+    bench = make_bench(artifacts()["prediction"], temperatures=(0.0, 0.8))
+    rows = [{**row, "draft": draft} for row in bench["rows"] for draft in ("one", "$two$")]
+    rows = [{**row, "predicted": None} if row["draft"] == "one" else row for row in rows]
+    draw_bench({**bench, "target": "big", "rows": rows}, tmp_path / "chart.svg")
+    drawn = (tmp_path / "chart.svg").read_text(encoding="utf-8")
+    for name in ("one, T 0", "$two$, T 0.8", "$two$, T 0: predicted", "break-even"):
+        assert name in drawn
+    assert "one, T 0: predicted" not in drawn
+    assert [path.name for path in tmp_path.iterdir()] == ["chart.svg"]
 
 
 def test_numbers_in_words():
