@@ -844,9 +844,9 @@ def test_the_chart_of_a_bench(tmp_path):
     rows = [{**row, "predicted": None} if row["draft"] == "one" else row for row in rows]
     draw_bench({**bench, "target": "big", "rows": rows}, tmp_path / "chart.svg")
     drawn = (tmp_path / "chart.svg").read_text(encoding="utf-8")
-    for name in ("one, T 0", "$two$, T 0.8", "$two$, T 0: predicted", "break-even"):
+    for name in ("one, T 0, batch 8", "$two$, T 0.8, batch 1", "$two$, T 0, batch 1: predicted", "break-even"):
         assert name in drawn
-    assert "one, T 0: predicted" not in drawn
+    assert "one, T 0, batch 8: predicted" not in drawn
     assert [path.name for path in tmp_path.iterdir()] == ["chart.svg"]
 
 
