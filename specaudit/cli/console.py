@@ -63,7 +63,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     for row in rows:
         out.add_row(*(cell if isinstance(cell, str) else figure(cell) for cell in row))
     # A pipe has no width: a narrow default would cut columns out of a log.
-    Console(width=None if sys.stdout.isatty() else 140).print(out)
+    Console(width=None if sys.stdout.isatty() else 200).print(out)
 
 
 def figure(value: Any) -> str:

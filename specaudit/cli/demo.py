@@ -70,9 +70,8 @@ def run(
     drafted = decode_prompts(pair, chosen, params, limits, k=best, batch_size=16, progress=progress("decode"))
     audited = audit(pair.target, pair.drafter, drafted, seed=seed, progress=progress("score"))
     note(f"4/5 bench: baseline and speculative decoding at k = {best}, in turn")
-    speeds, _ = bench(
-        pair.target, pair.drafter, chosen.ids[::BENCH_EVERY], params, limits, ks, 1, progress("bench"), meter
-    )
+    few = chosen.ids[::BENCH_EVERY]
+    speeds, _ = bench(pair.target, pair.drafter, few, params, limits, [best], 1, progress("bench"), meter)
     costs, prediction = cost_table([meter]), predicted([best])
     rows = with_prediction(speeds, prediction)
     measured: dict[str, Any] = {"target": pair.target.name, "draft": pair.drafter.name, "mode": "eager", "rows": rows}
