@@ -118,9 +118,7 @@ def speedups_measured(bench: Artifact) -> Figure:
     several = {key: name for key, name in named.items() if len({row[key] for row in bench["rows"]}) > 1}
     series: dict[str, list[Any]] = {}
     for row in sorted(bench["rows"], key=lambda row: row["k"]):
-        setting = "".join(
-            f", {name} {row[key]:g}" for key, name in (("temperature", "T"), ("batch", "batch")) if several[key]
-        )
+        setting = "".join(f", {name} {row[key]:g}" for key, name in several.items())
         series.setdefault(_short(row["draft"]) + setting, []).append(row)
     description = f"Measured speedup over {bench['target']} by k: " + "; ".join(
         f"{name}, k = {row['k']}, {number(row['speedup'])}" for name, rows in series.items() for row in rows

@@ -286,7 +286,7 @@ def test_a_preset_compares_several_drafts_and_draws_them(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir()) == ["article.svg", "bench.json"]
         rows = done.json["rows"]
         assert [(row["draft"], row["k"], row["temperature"]) for row in rows] == [
-            (draft, k, 0.8) for draft in ("prompt-lookup", "early-exit:2") for k in (1, 2)
+            (draft, k, 0.8) for draft in ("prompt-lookup:3", "early-exit:2") for k in (1, 2)
         ]
         for row in rows:
             k, alpha, c = row["k"], row["alpha"], row["draft_cost_ratio"]
@@ -294,7 +294,7 @@ def test_a_preset_compares_several_drafts_and_draws_them(tmp_path):
             assert len(row["alpha_by_depth"]) == 2
             assert row["relative_error"] == pytest.approx(row["predicted"] / row["speedup"] - 1)
         facts = done.json["provenance"]
-        assert facts["draft"] == ["prompt-lookup", "early-exit:2"]
+        assert facts["draft"] == ["prompt-lookup:3", "early-exit:2"]
         drawn = (tmp_path / "article.svg").read_text(encoding="utf-8")
         assert all(name in drawn for name in ("early-exit:2: predicted", "prompt-lookup", "break-even"))
 
