@@ -275,23 +275,22 @@ def test_results_in_words_on_standard_output(road, tmp_path):
 
 
 def test_a_preset_compares_several_drafts_and_draws_them(tmp_path):
-    """Without the hub: the article's settings for drafts that are here, one of them a bench without a forecast."""
+    """Without the hub: the article's settings for drafts that are here."""
     with inside(tmp_path):
         done = specaudit(
             "bench", "--preset", "article", "--target", "zoo:tiny", "--draft", "prompt-lookup",
-            "--draft", "early-exit:2",
-            "--k", "1,2", "--limit", 2, "--max-new-tokens", 6, "--out", "bench.json", "--json",
+            "--draft", "early-exit:2", "--k", 1, "--limit", 2, "--max-new-tokens", 6, "--out", "bench.json", "--json",
         )  # fmt: skip
         assert done.code == 0, done.err
         assert sorted(path.name for path in tmp_path.iterdir()) == ["article.svg", "bench.json"]
         rows = done.json["rows"]
         assert [(row["draft"], row["k"], row["temperature"]) for row in rows] == [
-            (draft, k, 0.8) for draft in ("prompt-lookup:3", "early-exit:2") for k in (1, 2)
-        ]
+            ("prompt-lookup:3", 1, 0.8), ("early-exit:2", 1, 0.8),
+        ]  # fmt: skip
         for row in rows:
             k, alpha, c = row["k"], row["alpha"], row["draft_cost_ratio"]
             assert row["article_formula"] == pytest.approx((1 + k * alpha) / (1 + k * c))
-            assert len(row["alpha_by_depth"]) == 2
+            assert 0 <= row["alpha_by_depth"][0] <= 1
             assert row["relative_error"] == pytest.approx(row["predicted"] / row["speedup"] - 1)
         facts = done.json["provenance"]
         assert facts["draft"] == ["prompt-lookup:3", "early-exit:2"]

@@ -15,6 +15,7 @@ from specaudit.acceptance.scoring import score_outputs
 from specaudit.audit.lossless import audit
 from specaudit.core.errors import InputError
 from specaudit.core.types import Limits, SamplingParams
+from specaudit.cost.bench import bench_with_prediction
 from specaudit.decode import decode
 from specaudit.drafters import create_drafter
 from specaudit.drafters.eagle_checkpoint import eagle_config, save_eagle
@@ -199,6 +200,11 @@ def test_a_tree_that_is_grown_anew_cannot_be_replayed(exact_llama_pair, drafter)
     decoded = run(exact_llama_pair, drafter, GREEDY)
     with pytest.raises(InputError, match="--tree"):
         list(score_outputs(exact_llama_pair.target, drafter, decoded.transcripts, GREEDY, 3))
+    target, prompts = exact_llama_pair.target, exact_llama_pair.prompts
+    (row,), costs = bench_with_prediction(target, drafter, prompts, [GREEDY], Limits(6), [2], 1)
+    assert row["speedup"] > 0
+    assert row["draft_cost_ratio"] == costs["draft_cost_ratio"] > 0
+    assert row["predicted"] is row["relative_error"] is row["alpha"] is row["article_formula"] is None
 
 
 def test_a_tree_is_refused_where_there_is_none_to_choose(exact_llama_pair, folders):
