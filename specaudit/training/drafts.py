@@ -35,14 +35,11 @@ def untrained_draft(target: HuggingFaceModel, layers: int, hidden: int | None = 
         if hidden % size:
             problem = f"{target.name}'s attention heads are {size} wide"
             raise InputError("--draft-hidden", hidden, problem, f"use a multiple of {size}")
-        config.intermediate_size = _scaled(config.intermediate_size, hidden, config.hidden_size)
+        if getattr(config, "intermediate_size", None):  # where there is none it follows the hidden size
+            config.intermediate_size = max(1, round(config.intermediate_size * hidden / config.hidden_size))
         config.num_key_value_heads = config.num_attention_heads = hidden // size
         config.hidden_size = hidden
     return AutoModelForCausalLM.from_config(config).float()
-
-
-def _scaled(value: int, part: int, whole: int) -> int:
-    return max(1, round(value * part / whole))
 
 
 def draft_loss(draft: torch.nn.Module) -> Loss:
