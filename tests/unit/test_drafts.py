@@ -35,9 +35,7 @@ def test_a_draft_is_a_smaller_model_of_the_targets_kind(kind, hidden):
 
 def test_a_width_that_no_heads_share_is_refused():
     config = AutoConfig.for_model("gpt2", **CONFIGS["gpt2"], **SMALL)
-    with pytest.raises(
-        InputError, match=r"--draft-hidden = 40: big's attention heads are 16 wide; use a multiple of 16"
-    ):
+    with pytest.raises(InputError, match="--draft-hidden = 40: big's attention heads are 16 wide"):
         untrained_draft(SimpleNamespace(config=config, name="big"), 2, 40)
 
 
