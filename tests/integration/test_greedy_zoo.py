@@ -13,7 +13,7 @@ DRAFTS = [
     ("medusa:zoo:tiny", None), ("medusa:zoo:tiny", "auto"), ("eagle:zoo:tiny", None), ("eagle:zoo:tiny", "4,2,1"),
     ("eagle:zoo:tiny", "auto"),
 ]  # fmt: skip
-ALONE = 20  # prompts one at a time, where the drafter is slow on a processor
+ALONE = 10  # prompts one at a time, where the drafter is slow on a processor
 
 
 def outputs(draft, *, batch_size, count=PROMPTS, tree=None):
