@@ -105,13 +105,11 @@ def run(
     if batch_size > len(chosen.ids):
         raise InputError("--batch-size", batch_size, f"there are {len(chosen.ids)} prompts", "lower it, or add prompts")
     drafters, limits = [cast("Drafter", pair.drafter) for pair in pairs], limits_of(model, max_new_tokens)
-    rows = [
-        row
-        for drafter in drafters
-        for row in bench_with_prediction(model, drafter, chosen.ids, settings, limits, ks, batch_size, known, progress)[
-            0
-        ]
-    ]
+    rows: list[dict[str, Any]] = []
+    for drafter in drafters:
+        rows += bench_with_prediction(
+            model, drafter, chosen.ids, settings, limits, ks, batch_size, known, progress
+        )[0]  # fmt: skip
     names = ", ".join(dict.fromkeys(row["draft"] for row in rows))
     figures: dict[str, Any] = {"target": model.name, "draft": names, "mode": "eager", "rows": rows}
     facts = {"settings": [dataclasses.asdict(params) for params in settings], "max_new_tokens": max_new_tokens}

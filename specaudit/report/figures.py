@@ -119,14 +119,15 @@ def speedups_measured(bench: Artifact) -> Figure:
     series: dict[str, list[Any]] = {}
     for row in sorted(bench["rows"], key=lambda row: row["k"]):
         setting = "".join(f", {name} {row[key]:g}" for key, name in several.items())
-        series.setdefault(_short(row["draft"]) + setting, []).append(row)
+        series.setdefault(row["draft"] + setting, []).append(row)
     description = f"Measured speedup over {bench['target']} by k: " + "; ".join(
         f"{name}, k = {row['k']}, {number(row['speedup'])}" for name, rows in series.items() for row in rows
     )
     with _axes("draft tokens a round, k", "speedup over the baseline (×)", description) as (figure, axes):
         for (name, rows), colour in zip(series.items(), sns.color_palette("colorblind", len(series)), strict=True):
-            _error_bars(axes, _points((r["k"], r["speedup"], r["speedup_interval"]) for r in rows), name, colour)
-            _dashed(axes, _points((r["k"], r["predicted"], None) for r in rows), f"{name}: predicted", colour)
+            label = _short(name, 40)
+            _error_bars(axes, _points((r["k"], r["speedup"], r["speedup_interval"]) for r in rows), label, colour)
+            _dashed(axes, _points((r["k"], r["predicted"], None) for r in rows), f"{label}: predicted", colour)
         axes.axhline(1.0, color=INK, linewidth=1.2, linestyle=":", label="break-even")
         _finish(axes, sorted({row["k"] for row in bench["rows"]}))
         return figure
