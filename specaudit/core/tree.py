@@ -100,6 +100,11 @@ class RankedTree(Tree):
 
         self._cuts: dict[int, RankedTree] = {}
 
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The most children of a node at each level; of all nodes there, if the tree is full."""
+        return tuple(int(self.ranks[self.levels == level].max()) + 1 for level in range(int(self.levels.max()) + 1))
+
     def within(self, depth: int) -> int:
         """How many nodes, which are the first ones, stand no deeper than ``depth``."""
         return int((self.levels < depth).sum())

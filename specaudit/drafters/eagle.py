@@ -1,8 +1,9 @@
 """EAGLE: a small decoder of the target's hidden states drafts a chain or a tree (arXiv:2401.15077, 2406.16858).
 
-A chain is sampled from the head's own processed distribution and verified by the chain rule. A tree holds each node's
-most probable continuations and is verified as fixed sets: of a static shape, or grown where the head is most sure
-(EAGLE-2). Costs one pass of the head for each level.
+A chain is sampled from the head's own processed distribution and verified by the chain rule. The children in a tree of
+a static shape are drawn without replacement and verified by recursive rejection. A tree that is grown where the head is
+most sure (EAGLE-2) holds each node's most probable continuations, verified as fixed sets. Costs one pass of the head
+for each level.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specaudit.core.errors import InputError, NoReplayError
+from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, LoadModel, Target
-from specaudit.core.sampling import TokenCounts, penalise, processed_probs
+from specaudit.core.sampling import TokenCounts, penalise
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree, Tree, branching
 from specaudit.core.types import Proposal, Replay, SamplingParams
@@ -25,7 +26,8 @@ from specaudit.drafters.chain import draw_chain, nothing
 from specaudit.drafters.checkpoints import content_of, head_folder
 from specaudit.drafters.eagle_checkpoint import load_eagle
 from specaudit.drafters.eagle_head import EagleHead
-from specaudit.drafters.membership import accepted_chains
+from specaudit.drafters.eagle_replay import replay_along
+from specaudit.drafters.siblings import draw_siblings
 from specaudit.drafters.speculators_checkpoint import surfaced_declaration
 
 
@@ -90,7 +92,7 @@ class Eagle:
         if self.tree is None:
             return self._chain(feature, depths, uniforms)
         if isinstance(self.tree, RankedTree):
-            return self._static(feature, depths, self.tree)
+            return self._static(feature, depths, uniforms, self.tree)
         return self._dynamic(feature, depths, self.tree)
 
     def _read_pairs(self) -> Float[Tensor, "batch hidden"]:
@@ -106,16 +108,16 @@ class Eagle:
                 ids[row, : len(tokens)] = torch.tensor(tokens, device=device)
                 given[row, : len(tokens)] = features
         self.rows.prepare(width)
-        predicted = self.head(self._embed(ids), self.head.feature(given), self.rows)
+        predicted = self.head(self.embed(ids), self.head.feature(given), self.rows)
         self.rows.commit(counts)
         self.tokens = [[] for _ in counts]
         last = torch.tensor(counts, device=device).clamp(min=1) - 1
         return predicted[torch.arange(len(counts), device=device), last]
 
-    def _embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape hidden"]:
+    def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape hidden"]:
         return self.model.embed(ids) if self.head.embed_tokens is None else self.head.embed_tokens(ids)
 
-    def _logits(self, feature: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape vocab"]:
+    def logits(self, feature: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape vocab"]:
         """Over the target's vocabulary: what the head cannot propose is impossible."""
         if self.head.lm_head is None:
             return self.model.head(self.head.readout(feature))
@@ -135,29 +137,52 @@ class Eagle:
             nonlocal state
             if last is not None:
                 self.rows.prepare(1)
-                state = self.head(self._embed(last.unsqueeze(1)), state.unsqueeze(1), self.rows)[:, 0]
+                state = self.head(self.embed(last.unsqueeze(1)), state.unsqueeze(1), self.rows)[:, 0]
                 self.rows.commit([1] * len(depths))
-            return self._logits(state)
+            return self.logits(state)
 
         tokens, probs = draw_chain(logits_after, max(depths), self.params, self.counts, uniforms)
         self.rows.rewind(kept)
         return Proposal(tokens, tuple(depths), probs)
 
-    def _static(self, root: Float[Tensor, "batch hidden"], depths: list[int], tree: RankedTree) -> Proposal:
+    def _static(
+        self, root: Float[Tensor, "batch hidden"], depths: list[int], uniforms: Float[Tensor, "batch nodes"],
+        tree: RankedTree,
+    ) -> Proposal:  # fmt: skip
+        """Children drawn without replacement; at temperature zero the most probable ones, as point masses."""
         tree = tree.cut(max(depths))
         tokens = torch.zeros(len(depths), tree.nodes, dtype=torch.long, device=root.device)
+        laws: list[Tensor] = []
         features = root.unsqueeze(1)  # of the root, then of every node above the level
-        most = int(tree.ranks.max()) + 1
         last = 0  # where the parents of the level begin among them
-        for level in range(int(tree.levels.max()) + 1):
+        for level, width in enumerate(tree.widths):
             nodes = np.flatnonzero(tree.levels == level)
             if level > 0:
                 above = tree.cut(level)
                 read = self._read_tree(root, tokens[:, : above.nodes], features, above)
                 features, last = torch.cat([root.unsqueeze(1), read], 1), tree.within(level - 1) + 1
-            ranked = self._logits(features[:, last:]).topk(most, dim=-1).indices
-            tokens[:, nodes] = ranked[:, tree.parents[0, nodes] + 1 - last, tree.ranks[nodes]]
-        return Proposal(tokens, tuple(tree.within(depth) for depth in depths), "point_mass", tree=tree)
+            logits = self._below(features[:, last:], tokens, tree, level)
+            if self.params.greedy:
+                tokens[:, nodes] = logits.topk(width, dim=-1).indices.flatten(1)
+                continue
+            drawn, law = draw_siblings(logits, self.params, uniforms[:, nodes].unflatten(1, (-1, width)))
+            tokens[:, nodes] = drawn.flatten(1)
+            laws.append(law.flatten(1, 2))
+        lengths = tuple(tree.within(depth) for depth in depths)
+        return Proposal(tokens, lengths, torch.cat(laws, 1) if laws else "point_mass", tree=tree)
+
+    def _below(
+        self, features: Float[Tensor, "batch parents hidden"], tokens: Int[Tensor, "batch nodes"], tree: RankedTree,
+        level: int,
+    ) -> Float[Tensor, "batch parents vocab"]:  # fmt: skip
+        """Logits of the children at ``level``, penalised for the path to their parents."""
+        logits = self.logits(features)
+        if self.counts is None:
+            return logits
+        known = tree.within(level)
+        along = self.counts.along(tokens[:, :known], tree.cut(level) if level else None)
+        prompt = self.counts.prompt.unsqueeze(1).expand_as(logits)
+        return penalise(logits.float(), prompt, along[:, -logits.shape[1] :], self.params)
 
     def _read_tree(
         self,
@@ -170,12 +195,12 @@ class Eagle:
         parents = torch.from_numpy(tree.parents + 1).to(root.device).expand(len(root), -1)
         known = features.gather(1, parents.unsqueeze(-1).expand(-1, -1, features.shape[-1]))
         self.rows.prepare(tokens.shape[1], tree)
-        return self.head(self._embed(tokens), known, self.rows)
+        return self.head(self.embed(tokens), known, self.rows)
 
     def _dynamic(self, root: Float[Tensor, "batch hidden"], depths: list[int], grow: DynamicTree) -> Proposal:
         """EAGLE-2, section 4.1: expand the nodes of largest joint probability, then keep the best of all."""
         batch, device = len(depths), root.device
-        best = self._logits(root).float().log_softmax(-1).topk(grow.top_k, dim=-1)
+        best = self.logits(root).float().log_softmax(-1).topk(grow.top_k, dim=-1)
         tokens, values = best.indices, best.values  # of all candidates so far
         parents = torch.full_like(tokens, -1)  # candidate numbers
         frontier = torch.arange(grow.top_k, device=device).expand(batch, -1)  # candidate numbers
@@ -186,7 +211,7 @@ class Eagle:
             tree = Tree(origins.cpu().numpy())
             predicted = self._read_tree(root, tokens.gather(1, read), features, tree)
             features = torch.cat([root.unsqueeze(1), predicted], 1)
-            best = self._logits(predicted[:, -grow.top_k :]).float().log_softmax(-1).topk(grow.top_k, dim=-1)
+            best = self.logits(predicted[:, -grow.top_k :]).float().log_softmax(-1).topk(grow.top_k, dim=-1)
             joint = (best.values + values.gather(1, frontier).unsqueeze(-1)).flatten(1)
             first = tokens.shape[1]
             tokens, values = torch.cat([tokens, best.indices.flatten(1)], 1), torch.cat([values, joint], 1)
@@ -215,76 +240,11 @@ class Eagle:
         if self.counts is not None:
             self.counts.keep(rows)
 
-    @torch.inference_mode()
     def replay(
         self, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
     ) -> Iterator[tuple[int, Replay]]:
         """Runs the head ``depth`` deep from every position of each output side by side."""
-        for index, states in self.model.hidden_states(sequences, self.hidden_layers):
-            prompt, output = sequences[index]
-            ids = torch.tensor([*prompt, *output], device=states.device)
-            if len(ids) < 3 or not len(output):  # not one pair that predicts an output token
-                none = torch.zeros(len(output), depth)
-                yield index, Replay(torch.zeros(len(output), self.model.vocabulary), None, none, none[:, 0].long())
-                continue
-            first = max(0, len(prompt) - 2)  # the pair that predicts output token 0
-            missing = max(0, 2 - len(prompt))
-            own = ids[first + 2 :]
-            unrolled = self.head.unroll(
-                self._embed(ids[1:-1]).unsqueeze(0), self.head.feature(states[:-2]).unsqueeze(0), depth
-            )
-            if self.tree is not None:
-                yield index, self._replay_tree([f[0, first:] for f in unrolled], own, missing, depth)
-                continue
-            laws: Tensor | None = None
-            masses = torch.zeros(len(output), depth, device=states.device)
-            for step, features in enumerate(unrolled):
-                probs = processed_probs(
-                    self._along(self._logits(features[0, first:]), sequences[index], missing, params), params
-                )
-                masses[missing:, step] = probs.gather(1, own[:, None]).squeeze(1).to(masses)
-                laws = probs if laws is None else laws
-            assert laws is not None
-            blank = laws.new_zeros(missing, laws.shape[1])
-            drafted = torch.full((len(output),), depth, dtype=torch.long)
-            drafted[:missing] = 0
-            yield index, Replay(probs=torch.cat([blank, laws]), token_probs=masses, drafted=drafted)
-
-    def _replay_tree(
-        self, features: list[Float[Tensor, "tokens hidden"]], own: Int[Tensor, " tokens"], missing: int, depth: int
-    ) -> Replay:
-        if not isinstance(self.tree, RankedTree) and depth == 1:  # an audit: which child comes first is known
-            chains = torch.full((missing + len(own), 1), -1, dtype=torch.long)
-            chains[missing:, 0] = self._logits(features[0]).argmax(-1).cpu()
-            return Replay(chains=chains)
-        if not isinstance(self.tree, RankedTree):
-            raise NoReplayError(
-                "--tree", "auto", "a tree that is grown anew each round cannot be replayed along an output",
-                "profile a fixed shape, for example --tree 4,2,1",
-            )  # fmt: skip
-        tree = self.tree.cut(depth)
-        most = int(tree.ranks.max()) + 1
-        levels = int(tree.levels.max()) + 1
-        ranked = torch.full((len(own), levels, most), -1, dtype=torch.long)
-        for level, states in enumerate(features[:levels]):
-            # The law at depth d of a round from token i stands at token i + d.
-            best = self._logits(states[level:]).topk(most, dim=-1).indices.cpu()
-            ranked[: len(best), level] = best
-        chains = torch.full((missing + len(own), depth), -1, dtype=torch.long)
-        chains[missing:] = accepted_chains(tree, ranked, own.cpu(), depth)
-        first_child = torch.full((len(chains),), -1, dtype=torch.long)
-        first_child[missing:] = ranked[:, 0, 0]
-        return Replay(chains=chains, first=first_child)
-
-    def _along(
-        self, logits: Float[Tensor, "tokens vocab"], sequence: Sequence_, missing: int, params: SamplingParams
-    ) -> Float[Tensor, "tokens vocab"]:
-        if not params.penalised:
-            return logits
-        counts = TokenCounts.of([sequence[0]], logits.shape[1], logits.device)
-        output = torch.tensor([list(sequence[1][:-1])], dtype=torch.long, device=logits.device)
-        along = counts.along(output)[0, missing:]
-        return penalise(logits.float(), counts.prompt.expand_as(logits), along, params)
+        return replay_along(self, sequences, params, depth)
 
 
 def _kept(tokens: Tensor, values: Tensor, parents: Tensor, deep: Tensor, depths: list[int], total: int) -> Proposal:
