@@ -25,7 +25,10 @@ def run(
     max_prompt_tokens: o.MaxPromptTokens = None,
     chat: o.Chat = None,
     heads: Annotated[int, typer.Option(help="Medusa heads.")] = 3,
-    reduced: Annotated[int, typer.Option(help="Medusa: propose only the N most frequent tokens; 0 for all.")] = 0,
+    reduced: Annotated[
+        int, typer.Option(help="Medusa, EAGLE-3: propose only the N most frequent tokens; 0 for all.")
+    ] = 0,
+    generation: Annotated[int, typer.Option(help="EAGLE: 1, on the target's head, or 3, with one of its own.")] = 1,
     depth: Annotated[int, typer.Option(help="EAGLE: steps that the head runs on its own predictions.")] = 4,
     draft_layers: Annotated[int, typer.Option(help="Draft: layers, each of the target's kind.")] = 1,
     draft_hidden: Annotated[int | None, typer.Option(help="Draft: hidden size. [default: the target's]")] = None,
@@ -56,6 +59,11 @@ def run(
     o.check_least("--steps", steps, 0 if kind == "draft" else 1)
     o.check_least("--length", length, 16)
     o.check_least("--reduced", reduced, 0)
+    if generation not in (1, 3):
+        raise InputError("--generation", generation, "EAGLE heads of generation 1 and 3 are trained here", "use 1 or 3")
+    if kind == "eagle" and generation == 1 and reduced:
+        remedy = "use --generation 3, or leave it out"
+        raise InputError("--reduced", reduced, "EAGLE-1 proposes by the target's own head, every token", remedy)
     params = setting.sampling(temperature=temperature, seed=seed)
     check_writable("--out", out, folder=True)
     workload = setting.workload(dataset, split=split, prompt_column=prompt_column, limit=limit, seed=seed)
@@ -83,7 +91,7 @@ def run(
     common = {"seed": seed, "progress": progress("train"), "say": note}
     fit = {
         "medusa": lambda: training.train_medusa(*data, heads, reduced, *where, **common),
-        "eagle": lambda: training.train_eagle(*data, depth, *where, **common),
+        "eagle": lambda: training.train_eagle(*data, depth, generation, reduced, *where, **common),
         "draft": lambda: drafts.train_draft(*data, draft_layers, draft_hidden, *where, **common),
     }[kind]
     print(f"acceptance by depth on held-out text: {', '.join(f'{value:.3f}' for value in fit())}")

@@ -54,14 +54,17 @@ def load_eagle(folder: Path, target: CausalModel) -> tuple[EagleHead, tuple[int,
     check_keys(folder, {_published(key, names): tensor for key, tensor in weights.items()}, shapes)
     head.load_state_dict(weights)
     _check_map(folder, head, t2d)
-    return head.eval(), _hidden_layers(folder, fields, target, generation)
+    return head.eval(), hidden_layers(folder, fields, target, generation)
 
 
 def save_eagle(head: EagleHead, folder: Path, facts: dict[str, Any]) -> None:
-    """Writes EAGLE-1's format in bfloat16; ``facts`` go into ``config.json`` beside its own fields."""
+    """Writes EAGLE-1's or EAGLE-3's format in bfloat16; ``facts`` go into ``config.json`` beside its own fields."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {key: value.to(torch.bfloat16).contiguous() for key, value in head.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    names = {"layers.0.": "midlayer."} if head.shape.generation == 3 else {}
+    weights = {
+        _renamed(key, names): (value if key == "d2t" else value.to(torch.bfloat16)).contiguous()
+        for key, value in head.state_dict().items()
+    }
     config = head.shape.config
     fields = {
         "architectures": ["LlamaForCausalLMEagle"], "model_type": "llama", "bias": head.shape.fc_bias,
@@ -69,6 +72,11 @@ def save_eagle(head: EagleHead, folder: Path, facts: dict[str, Any]) -> None:
         "rope_theta": (config.rope_parameters or {}).get("rope_theta", 10000.0),
         **{name: getattr(config, name) for name in COPIED},
     }  # fmt: skip
+    if head.shape.generation == 3:
+        fields |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": head.shape.outputs}
+        ids = head.ids(torch.arange(head.shape.outputs, device=weights["d2t"].device))
+        weights["t2d"] = torch.zeros(head.shape.vocabulary, dtype=torch.bool).index_fill_(0, ids.cpu(), True)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps({**fields, **facts}, indent=2) + "\n", encoding="utf-8")
 
 
@@ -175,7 +183,14 @@ def _named_layers(fields: Mapping[str, Any]) -> Sequence[int] | None:
     return fields.get(name) or inner.get(name)
 
 
-def _hidden_layers(folder: Path, fields: dict[str, Any], target: CausalModel, generation: int) -> tuple[int, ...]:
+def hidden_layers(folder: Path, fields: dict[str, Any], target: CausalModel, generation: int) -> tuple[int, ...]:
+    """Which of the target's hidden states a head reads: the last one, or where nothing is said EAGLE-3's three.
+
+    Raises
+    ------
+    InputError
+        If they are not states of the target, or it has too few layers for three.
+    """
     count = target.layer_count
     if generation == 1:
         return (count,)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import linear
 
 from specaudit.core.errors import InputError
 from specaudit.core.sequences import Sequence_
@@ -178,8 +179,17 @@ class HuggingFaceModel:
     def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape hidden"]:
         return self.model.get_input_embeddings()(ids)
 
-    def head(self, hidden: Float[Tensor, "*shape hidden"]) -> Float[Tensor, "*shape vocab"]:
-        return self.model.get_output_embeddings()(hidden)
+    def head(
+        self, hidden: Float[Tensor, "*shape hidden"], ids: Int[Tensor, " some"] | None = None
+    ) -> Float[Tensor, "*shape vocab"]:
+        """Logits of all tokens or of ``ids``, scaled and capped as the model itself does (Cohere, Granite, Gemma)."""
+        output, config = self.model.get_output_embeddings(), self.config
+        bias = None if output.bias is None or ids is None else output.bias[ids]
+        logits = output(hidden) if ids is None else linear(hidden, output.weight[ids], bias)
+        scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        cap = getattr(config, "final_logit_softcapping", None)
+        logits = logits if scale == 1.0 else logits * scale
+        return torch.tanh(logits / cap) * cap if cap else logits
 
 
 class ModelRows:

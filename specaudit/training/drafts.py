@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM
 from specaudit.core.artifacts import atomic_folder
 from specaudit.core.errors import InputError
 from specaudit.models.causal import HuggingFaceModel
-from specaudit.training.heads import Batch, Loss, Schedule, distillation, train_head
+from specaudit.training.heads import Check, Loss, Schedule, distillation, train_head
+from specaudit.training.teacher import Batch, Teacher
 
 
 def untrained_draft(target: HuggingFaceModel, layers: int, hidden: int | None = None) -> Any:
@@ -51,11 +52,11 @@ def draft_loss(draft: torch.nn.Module) -> Loss:
     return loss_of
 
 
-def draft_check(draft: torch.nn.Module) -> Callable[[Sequence[Batch]], list[float]]:
+def draft_check(draft: torch.nn.Module) -> Check:
     """The mean of sum(min(p, q)): the acceptance of a drafted token at temperature one, the same at every depth."""
 
     @torch.inference_mode()
-    def check(batches: Sequence[Batch]) -> list[float]:
+    def check(batches: Iterable[Batch]) -> list[float]:
         overlaps = [
             torch.minimum(draft(batch.ids, use_cache=False).logits.float().softmax(-1), batch.probs).sum(-1).mean()
             for batch in batches
@@ -73,8 +74,8 @@ def train_draft(
     target.model.requires_grad_(False)
     torch.manual_seed(common.get("seed", 0))
     draft = untrained_draft(target, layers, hidden).to(target.device)
-    found = train_head(draft, draft_loss(draft), target, texts[:-held], texts[-held:], (target.layer_count,), schedule,
-                       state, draft_check(draft), **common)  # fmt: skip
+    teacher = Teacher(target, texts, (), state)
+    found = train_head(draft, draft_loss(draft), teacher, held, schedule, state, draft_check(draft), **common)
     save_draft(target, draft, out, facts)
     return found
 

@@ -9,40 +9,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from specaudit.core.artifacts import atomic_folder
-from specaudit.drafters.eagle_checkpoint import eagle_config, save_eagle
+from specaudit.drafters.eagle_checkpoint import eagle_config, hidden_layers, save_eagle
 from specaudit.drafters.eagle_head import EagleHead, EagleShape
 from specaudit.drafters.medusa_heads import MedusaHeads, save_medusa
 from specaudit.models.causal import HuggingFaceModel
+from specaudit.training.teacher import Batch, Teacher, half_precision
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-Loss = Callable[["Batch", float], Tensor]  # of a batch, at a share of the schedule
+Loss = Callable[[Batch, float], Tensor]  # of a batch, at a share of the schedule
+Check = Callable[[Iterable[Batch]], list[float]]  # acceptance by depth
 DEPTH_WEIGHT = 0.8  # of each depth over the one before it, as in both papers' code
 WARM_UP_SHARE = 1 / 3  # of the steps, before acceptance itself is what is trained for
 RANKS = 8  # head accuracies are measured down to this rank
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Whole sequences of one length with what the target makes of them.
-
-    Attributes
-    ----------
-    ids : Int[Tensor, "batch length"]
-    states : Float[Tensor, "batch length features"]
-        The hidden states that the head reads.
-    probs : Float[Tensor, "batch length vocab"]
-        The target's distribution of the token after each position, at temperature one.
-    """
-
-    ids: Tensor
-    states: Tensor
-    probs: Tensor
 
 
 @dataclass(frozen=True)
@@ -70,34 +54,16 @@ def windows(texts: Sequence[ArrayLike], length: int) -> np.ndarray:
     return stream[: len(stream) // length * length].reshape(-1, length)
 
 
-def half_precision(device: torch.device) -> Any:
-    """bfloat16 arithmetic on float32 weights, for passes whose rounding does not matter.
-
-    Not on a CPU without AVX-512, where torch multiplies bfloat16 matrices ten times slower than float32 ones.
-    """
-    slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=not slow)
-
-
-@torch.no_grad()
-def prepare(target: HuggingFaceModel, ids: np.ndarray, layers: Sequence[int]) -> Batch:
-    """Runs the target over windows; the tensors are ordinary ones, so that a gradient may pass beside them."""
-    tensor = torch.from_numpy(ids).to(target.device)
-    with half_precision(target.device):
-        states, logits = target.score_hidden(tensor, layers)
-    return Batch(tensor, states.float(), logits.float().softmax(-1))
-
-
 def train_head(
-    head: nn.Module, loss_of: Loss, target: HuggingFaceModel, texts: np.ndarray, held_out: np.ndarray,
-    layers: Sequence[int], schedule: Schedule, state: Path, check: Callable[[Sequence[Batch]], list[float]], *,
+    head: nn.Module, loss_of: Loss, teacher: Teacher, held: int, schedule: Schedule, state: Path, check: Check, *,
     seed: int = 0, progress: Progress = lambda items, _total: items, say: Callable[[str], None] = lambda _text: None,
 ) -> list[float]:  # fmt: skip
     """Trains until ``schedule.steps``, resuming from ``state`` where that folder holds an earlier run's progress.
 
     Parameters
     ----------
-    texts, held_out : int[windows, length]
+    held : int
+        How many of the teacher's windows, the last ones, are held out.
     check : callable
         Acceptance by depth on held-out batches, said every ``schedule.check_every`` steps.
 
@@ -108,25 +74,25 @@ def train_head(
     """
     optimizer = torch.optim.AdamW(head.parameters(), lr=schedule.peak, betas=(0.9, 0.95), weight_decay=0.01)
     first = _resume(state, head, optimizer)
-    rows = max(1, schedule.tokens // texts.shape[1])
-    held = [prepare(target, part, layers) for part in np.array_split(held_out, max(1, len(held_out) // rows))]
+    windows, length = teacher.texts.shape
+    rows = max(1, schedule.tokens // length)
     for step in progress(range(first, schedule.steps), schedule.steps - first):
         # A generator a step: a run that was interrupted goes on with the batches it would have seen.
-        chosen = np.random.default_rng([seed, step]).integers(len(texts), size=rows)
+        chosen = np.random.default_rng([seed, step]).integers(windows - held, size=rows)
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(step)
-        batch = prepare(target, texts[chosen], layers)
-        with half_precision(target.device):
+        batch = teacher.batch(chosen)
+        with half_precision(batch.ids.device):
             loss = loss_of(batch, step / schedule.steps)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if (step + 1) % schedule.check_every == 0 or step + 1 == schedule.steps:
-            found = check(held)
+            found = check(teacher.batches(rows, windows - held))
             say(f"step {step + 1}: loss {float(loss.detach()):.4f}, acceptance by depth {_shown(found)}")
             _keep(state, head, optimizer, step + 1)
-    return check(held)
+    return check(teacher.batches(rows, windows - held))
 
 
 def _shown(values: Sequence[float]) -> str:
@@ -177,24 +143,24 @@ def medusa_loss(heads: MedusaHeads) -> Loss:
 
 def _medusa_pairs(heads: MedusaHeads, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
     """Head i's logits at position t, and the target's distribution of token t + 2 + i over the head's vocabulary."""
-    logits = heads(batch.states)
+    logits = heads(batch.final)
     for head in range(heads.heads):
         probs = batch.probs[:, 1 + head :]
-        probs = probs if heads.token_map is None else probs[..., heads.token_map]
         yield logits[:, : probs.shape[1], head], probs
 
 
 @torch.inference_mode()
-def medusa_accuracies(heads: MedusaHeads, batches: Sequence[Batch]) -> list[list[float]]:
+def medusa_accuracies(heads: MedusaHeads, batches: Iterable[Batch]) -> list[list[float]]:
     """For each head and rank, the probability that the target draws the head's token of that rank."""
-    sums = torch.zeros(heads.heads, RANKS)
-    for batch in batches:
-        for head, (logits, probs) in enumerate(_medusa_pairs(heads, batch)):
-            sums[head] += probs.gather(-1, logits.topk(RANKS, -1).indices).mean((0, 1)).cpu()
-    return (sums / len(batches)).tolist()
+    found = [
+        torch.stack([probs.gather(-1, logits.topk(RANKS, -1).indices).mean((0, 1)).cpu()
+                     for logits, probs in _medusa_pairs(heads, batch)])
+        for batch in batches
+    ]  # fmt: skip
+    return torch.stack(found).mean(0).tolist()
 
 
-def medusa_check(heads: MedusaHeads) -> Callable[[Sequence[Batch]], list[float]]:
+def medusa_check(heads: MedusaHeads) -> Check:
     """The acceptance of each head's most probable token."""
     return lambda batches: [ranks[0] for ranks in medusa_accuracies(heads, batches)]
 
@@ -208,11 +174,10 @@ def eagle_loss(head: EagleHead, target: HuggingFaceModel, depth: int) -> Loss:
 
     def loss_of(batch: Batch, progress: float) -> Tensor:
         total = torch.zeros(())
-        for step, features in enumerate(_eagle_steps(head, target, batch, depth)):
-            wanted = batch.probs[:, 1 + step : -1]
-            loss = distillation(wanted, target.head(features[:, step:]).float().log_softmax(-1), progress)
+        for step, (states, logits) in enumerate(_eagle_steps(head, target, batch, depth)):
+            loss = distillation(batch.probs[:, 1 + step : -1], logits.float().log_softmax(-1), progress)
             if progress < WARM_UP_SHARE:
-                loss = loss + smooth_l1_loss(features[:, step:].float(), batch.states[:, 1 + step : -1])
+                loss = loss + smooth_l1_loss(states.float(), batch.final[:, 1 + step : -1])
             total = total + DEPTH_WEIGHT**step * loss
         return total
 
@@ -221,24 +186,28 @@ def eagle_loss(head: EagleHead, target: HuggingFaceModel, depth: int) -> Loss:
 
 def _eagle_steps(
     head: EagleHead, target: HuggingFaceModel, batch: Batch, depth: int
-) -> list[Float[Tensor, "batch pairs hidden"]]:
-    """Entry s: the feature predicted at each pair t for position t + 1, s steps into a chain."""
+) -> Iterator[tuple[Float[Tensor, "batch pairs hidden"], Float[Tensor, "batch pairs outputs"]]]:
+    """Entry s: what is read out at each pair t for position t + 1, s steps into a chain, and its logits."""
     with torch.no_grad():
         tokens = target.embed(batch.ids[:, 1:-1]).float()
-    return head.unroll(tokens, head.feature(batch.states[:, :-2]), depth)
+    for step, features in enumerate(head.unroll(tokens, head.feature(batch.states[:, :-2]), depth)):
+        states = head.readout(features[:, step:])
+        yield states, target.head(states) if head.lm_head is None else head.lm_head(states)
 
 
-def eagle_check(head: EagleHead, target: HuggingFaceModel, depth: int) -> Callable[[Sequence[Batch]], list[float]]:
+def eagle_check(head: EagleHead, target: HuggingFaceModel, depth: int) -> Check:
     """The mean of sum(min(p, q)) by depth: the acceptance of a token sampled there, at temperature one."""
 
     @torch.inference_mode()
-    def check(batches: Sequence[Batch]) -> list[float]:
-        sums = np.zeros(depth)
-        for batch in batches:
-            for step, features in enumerate(_eagle_steps(head, target, batch, depth)):
-                drawn = target.head(features[:, step:]).float().softmax(-1)
-                sums[step] += float(torch.minimum(drawn, batch.probs[:, 1 + step : -1]).sum(-1).mean())
-        return (sums / len(batches)).tolist()
+    def check(batches: Iterable[Batch]) -> list[float]:
+        found = [
+            [
+                float(torch.minimum(logits.float().softmax(-1), batch.probs[:, 1 + step : -1]).sum(-1).mean())
+                for step, (_, logits) in enumerate(_eagle_steps(head, target, batch, depth))
+            ]
+            for batch in batches
+        ]
+        return np.mean(found, axis=0).tolist()
 
     return check
 
@@ -261,31 +230,50 @@ def train_medusa(
     """Trains Medusa heads, the last ``held`` windows held out, and writes them with their accuracies by rank."""
     target.model.requires_grad_(False)
     torch.manual_seed(common.get("seed", 0))
-    token_map = _most_frequent(texts, reduced, target.vocabulary) if reduced else None
+    token_map = _most_frequent(texts, reduced, target) if reduced else None
     model = MedusaHeads(target.hidden_size, target.vocabulary, heads, 1, token_map=token_map).to(target.device)
-    own_head = target.model.get_output_embeddings().weight.detach().float()
     for head in model.lm_heads:  # as published heads do, start from the target's own head
-        head.weight.data.copy_(own_head if token_map is None else own_head[token_map])  # type: ignore[union-attr]
-    layers = (target.layer_count,)
-    train_head(model, medusa_loss(model), target, texts[:-held], texts[-held:], layers, schedule, state,
-               medusa_check(model), **common)  # fmt: skip
-    accuracies = medusa_accuracies(model, [prepare(target, texts[-held:], layers)])
+        head.weight.data.copy_(_own_head(target, token_map))  # type: ignore[union-attr]
+    teacher = Teacher(target, texts, (), state, token_map)
+    train_head(model, medusa_loss(model), teacher, held, schedule, state, medusa_check(model), **common)
+    accuracies = medusa_accuracies(model, teacher.batches(8, len(texts) - held))
     save_medusa(model, out, {"head_accuracies": accuracies, **facts})
     return [ranks[0] for ranks in accuracies]
 
 
-def _most_frequent(texts: np.ndarray, count: int, vocabulary: int) -> Tensor:
-    seen = np.bincount(texts.ravel(), minlength=vocabulary)
-    return torch.from_numpy(np.sort(np.argsort(-seen, kind="stable")[:count]))
+def _most_frequent(texts: np.ndarray, count: int, target: HuggingFaceModel) -> Int[Tensor, " reduced"]:
+    seen = np.bincount(texts.ravel(), minlength=target.vocabulary)
+    return torch.from_numpy(np.sort(np.argsort(-seen, kind="stable")[:count])).to(target.device)
+
+
+def _own_head(target: HuggingFaceModel, tokens: Tensor | None) -> Float[Tensor, "outputs hidden"]:
+    weight = target.model.get_output_embeddings().weight.detach().float()
+    return weight if tokens is None else weight[tokens]
 
 
 def train_eagle(
-    target: HuggingFaceModel, texts: np.ndarray, held: int, depth: int, schedule: Schedule, state: Path, out: Path,
-    facts: dict[str, Any], **common: Any,
+    target: HuggingFaceModel, texts: np.ndarray, held: int, depth: int, generation: int, reduced: int,
+    schedule: Schedule, state: Path, out: Path, facts: dict[str, Any], **common: Any,
 ) -> list[float]:  # fmt: skip
-    """Trains an EAGLE-1 head of one layer in the target's own shape, the last ``held`` windows held out."""
+    """Trains an EAGLE head of one layer in the target's own shape, the last ``held`` windows held out."""
     target.model.requires_grad_(False)
     torch.manual_seed(common.get("seed", 0))
+    tokens = _most_frequent(texts, reduced, target) if reduced else None
+    head = EagleHead(_eagle_shape(target, generation, tokens)).to(target.device)
+    teacher = Teacher(target, texts, hidden_layers(out, {}, target, generation), state, tokens)
+    if head.lm_head is not None:
+        # From the target's own head, whose input the norm's weight brings to the size that it has after the target's.
+        head.lm_head.weight.data.copy_(_own_head(target, tokens))
+        head.norm.weight.data.copy_(teacher.batch([0]).final.square().mean((0, 1)).sqrt())  # type: ignore[union-attr]
+        ids = torch.arange(target.vocabulary, device=target.device) if tokens is None else tokens
+        head.d2t = ids - torch.arange(len(ids), device=target.device)
+    found = train_head(head, eagle_loss(head, target, depth), teacher, held, schedule, state,
+                       eagle_check(head, target, depth), **common)  # fmt: skip
+    save_eagle(head, out, facts)
+    return found
+
+
+def _eagle_shape(target: HuggingFaceModel, generation: int, tokens: Tensor | None) -> EagleShape:
     config = target.config
     fields = {
         "hidden_size": target.hidden_size, "intermediate_size": getattr(config, "intermediate_size", None),
@@ -294,12 +282,7 @@ def train_eagle(
         "max_position_embeddings": target.max_context, "rope_theta": 10000.0,
     }  # fmt: skip
     fields["intermediate_size"] = fields["intermediate_size"] or 4 * target.hidden_size
-    shape = EagleShape(
-        config=eagle_config(fields, target.vocabulary), generation=1, target_hidden=target.hidden_size,
-        vocabulary=target.vocabulary, outputs=target.vocabulary,
+    return EagleShape(
+        config=eagle_config(fields, target.vocabulary), generation=generation, target_hidden=target.hidden_size,
+        vocabulary=target.vocabulary, outputs=target.vocabulary if tokens is None else len(tokens),
     )  # fmt: skip
-    head = EagleHead(shape).to(target.device)
-    found = train_head(head, eagle_loss(head, target, depth), target, texts[:-held], texts[-held:],
-                       (target.layer_count,), schedule, state, eagle_check(head, target, depth), **common)  # fmt: skip
-    save_eagle(head, out, facts)
-    return found

@@ -24,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specaudit.models.loading import load_model
 from specaudit.training import corpus, heads
+from specaudit.training.teacher import half_precision
 
 CATEGORY_WEIGHTS = {"dialogue": 0.25, "word_problem": 0.35, "code": 0.4}
 TOKENS_PER_STEP = 8192
@@ -103,7 +104,7 @@ def train(
 
 def logits_of(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """Float32 logits, from a bfloat16 pass where that is fast."""
-    with heads.half_precision(ids.device):
+    with half_precision(ids.device):
         return model(ids, use_cache=False).logits.float()
 
 
@@ -198,7 +199,7 @@ def train_heads(out: Path, samples: np.ndarray, medusa_steps: int, eagle_steps: 
         )  # fmt: skip
     if eagle_steps:
         heads.train_eagle(
-            target, texts, HELD_OUT_WINDOWS, EAGLE_DEPTH, heads.Schedule(steps=eagle_steps),
+            target, texts, HELD_OUT_WINDOWS, EAGLE_DEPTH, 1, 0, heads.Schedule(steps=eagle_steps),
             out.with_name("eagle.training"), out / "eagle", {}, **common,
         )  # fmt: skip
 

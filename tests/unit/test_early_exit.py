@@ -5,6 +5,8 @@ import itertools
 import pytest
 import torch
 from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
     FalconConfig,
     FalconForCausalLM,
     Gemma2Config,
@@ -15,6 +17,8 @@ from transformers import (
     GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -93,6 +97,31 @@ def model(request):
 @pytest.fixture(scope="module")
 def llama():
     return build("llama")
+
+
+HEADS = {
+    "llama": {}, "gpt2": {}, "gemma2, windows in some layers": {"final_logit_softcapping": 2.0},
+    "cohere": {"logit_scale": 0.25}, "granite": {"logits_scaling": 3.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_gives_the_models_own_logits(name):
+    torch.manual_seed(0)
+    if name in MODELS:
+        module = MODELS[name]()
+        module.config.update(HEADS[name])
+    else:
+        kind, config = {
+            "cohere": (CohereForCausalLM, CohereConfig), "granite": (GraniteForCausalLM, GraniteConfig),
+        }[name]  # fmt: skip
+        module = kind(config(**PLAIN, **HEADS[name]))
+    model = HuggingFaceModel(module.double().eval(), None, name, "")
+    with torch.no_grad():
+        states, logits = model.score_hidden(torch.tensor([PROMPTS[0]]), (model.layer_count,))
+        some = torch.tensor([5, 2, 9])
+        torch.testing.assert_close(model.head(states), logits)
+        torch.testing.assert_close(model.head(states, some), logits[..., some])
 
 
 def no_model(name):
