@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from specaudit.core.errors import InputError
 from specaudit.core.tree import RankedTree, branching
@@ -225,12 +225,15 @@ def test_a_head_of_another_width_is_refused(tmp_path):
         load_eagle(written(tmp_path, published(EAGLES["eagle 1"][0]), {**FIELDS, "hidden_size": 32}), Target())
 
 
-def test_an_eagle_head_is_read_back_as_it_was_written(tmp_path):
-    head = eagle()
+@pytest.mark.parametrize("name", ["eagle 1", "eagle 3"])
+def test_an_eagle_head_is_read_back_as_it_was_written(tmp_path, name):
+    head = EAGLES[name][0]
     save_eagle(head, tmp_path / "head", {"provenance": {}})
+    assert load_file(tmp_path / "head" / "model.safetensors").keys() == published(head).keys()
     again, _ = load_eagle(tmp_path / "head", Target())
     for key, value in head.state_dict().items():
-        assert torch.equal(again.state_dict()[key], value.to(torch.bfloat16).float()), key
+        expected = value.to(torch.bfloat16).float() if value.is_floating_point() else value
+        assert torch.equal(again.state_dict()[key], expected), key
 
 
 @pytest.mark.parametrize("generation", [1, 3])
