@@ -30,7 +30,3 @@ class InputError(SpecauditError):
 def _shown(value: object, limit: int = 120) -> str:
     text = str(value) if hasattr(value, "__fspath__") else repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-class NoReplayError(InputError):
-    """The drafter cannot say what it would have proposed along a finished output."""

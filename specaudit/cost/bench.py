@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from specaudit.acceptance.profile import AcceptanceProfile, profile_outputs
-from specaudit.core.errors import NoReplayError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.sampling import row_seed
 from specaudit.core.types import Limits, SamplingParams, Transcript
@@ -146,18 +145,13 @@ def bench_with_prediction(
         measured, transcripts = bench(model, drafter, prompts, params, limits, ks, batch, progress(title), meter)
         if meter is not None:
             costs = cost_table([meter])
-        try:
-            if known is not None and known.covers(params):
-                profile, figures = known.profile, known.figures
-            else:
-                profile, figures = profile_outputs(
-                    model, drafter, transcripts, limits.max_new_tokens, k_max=max(ks), seed=params.seed
-                )
-        except NoReplayError:  # measured all the same
-            forecast: dict[str, Any] = {"rows": []}
-            figures = {}
+        if known is not None and known.covers(params):
+            profile, figures = known.profile, known.figures
         else:
-            forecast = predict(profile, figures, costs, np.random.default_rng(params.seed))
+            profile, figures = profile_outputs(
+                model, drafter, transcripts, limits.max_new_tokens, k_max=max(ks), seed=params.seed
+            )
+        forecast = predict(profile, figures, costs, np.random.default_rng(params.seed))
         about = {"draft": drafter.name, "draft_cost_ratio": costs["draft_cost_ratio"]}
         about |= {name: figures.get(name) for name in ("alpha", "alpha_by_depth")}
         rows += [{**about, **row} for row in with_prediction(measured, forecast)]

@@ -9,34 +9,25 @@ for each level.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, LoadModel, Target
 from specaudit.core.sampling import TokenCounts, penalise
 from specaudit.core.sequences import Sequence_
-from specaudit.core.tree import RankedTree, Tree, branching
+from specaudit.core.tree import RankedTree, Tree
 from specaudit.core.types import Proposal, Replay, SamplingParams
 from specaudit.drafters.chain import draw_chain, nothing
 from specaudit.drafters.checkpoints import content_of, head_folder
 from specaudit.drafters.eagle_checkpoint import load_eagle
 from specaudit.drafters.eagle_head import EagleHead
 from specaudit.drafters.eagle_replay import replay_along
+from specaudit.drafters.eagle_trees import DynamicTree, kept, tree_of
 from specaudit.drafters.siblings import draw_siblings
 from specaudit.drafters.speculators_checkpoint import surfaced_declaration
-
-
-@dataclass(frozen=True)
-class DynamicTree:
-    """EAGLE-2's tree: at each level the ``top_k`` best nodes grow ``top_k`` children; the ``total`` best are kept."""
-
-    top_k: int = 4
-    total: int = 16
 
 
 class Eagle:
@@ -75,7 +66,7 @@ class Eagle:
 
     def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams, capacity: int, target: Target) -> None:
         self.target, self.params = target, params
-        grown = self.tree.top_k * 64 if isinstance(self.tree, DynamicTree) else 0
+        grown = self.tree.top_k * self.tree.depth if isinstance(self.tree, DynamicTree) else 0
         self.rows = self.model.open_cache(len(self.head.layers), len(prompts), capacity + grown)
         self.tokens = [list(prompt[1:]) for prompt in prompts]
         self.features = list(target.hidden)
@@ -93,7 +84,7 @@ class Eagle:
             return self._chain(feature, depths, uniforms)
         if isinstance(self.tree, RankedTree):
             return self._static(feature, depths, uniforms, self.tree)
-        return self._dynamic(feature, depths, self.tree)
+        return self.grow(feature, depths, self.tree)
 
     def _read_pairs(self) -> Float[Tensor, "batch hidden"]:
         """Reads each row's pairs that are new, and gives the feature predicted from its last one."""
@@ -197,31 +188,31 @@ class Eagle:
         self.rows.prepare(tokens.shape[1], tree)
         return self.head(self.embed(tokens), known, self.rows)
 
-    def _dynamic(self, root: Float[Tensor, "batch hidden"], depths: list[int], grow: DynamicTree) -> Proposal:
+    def grow(self, root: Float[Tensor, "batch hidden"], depths: Sequence[int], shape: DynamicTree) -> Proposal:
         """EAGLE-2, section 4.1: expand the nodes of largest joint probability, then keep the best of all."""
         batch, device = len(depths), root.device
-        best = self.logits(root).float().log_softmax(-1).topk(grow.top_k, dim=-1)
+        best = self.logits(root).float().log_softmax(-1).topk(shape.top_k, dim=-1)
         tokens, values = best.indices, best.values  # of all candidates so far
         parents = torch.full_like(tokens, -1)  # candidate numbers
-        frontier = torch.arange(grow.top_k, device=device).expand(batch, -1)  # candidate numbers
+        frontier = torch.arange(shape.top_k, device=device).expand(batch, -1)  # candidate numbers
         read, features = frontier, root.unsqueeze(1)
         origins = torch.full_like(tokens, -1)  # of each read node, the number of its parent among those read
         deep = torch.ones_like(tokens)
-        for level in range(1, max(depths)):
+        for level in range(1, shape.depth):
             tree = Tree(origins.cpu().numpy())
             predicted = self._read_tree(root, tokens.gather(1, read), features, tree)
             features = torch.cat([root.unsqueeze(1), predicted], 1)
-            best = self.logits(predicted[:, -grow.top_k :]).float().log_softmax(-1).topk(grow.top_k, dim=-1)
+            best = self.logits(predicted[:, -shape.top_k :]).float().log_softmax(-1).topk(shape.top_k, dim=-1)
             joint = (best.values + values.gather(1, frontier).unsqueeze(-1)).flatten(1)
             first = tokens.shape[1]
             tokens, values = torch.cat([tokens, best.indices.flatten(1)], 1), torch.cat([values, joint], 1)
-            parents = torch.cat([parents, frontier.repeat_interleave(grow.top_k, 1)], 1)
+            parents = torch.cat([parents, frontier.repeat_interleave(shape.top_k, 1)], 1)
             deep = torch.cat([deep, torch.full_like(joint, level + 1, dtype=torch.long)], 1)
-            chosen = joint.topk(grow.top_k, dim=-1).indices
-            origins = torch.cat([origins, (level - 1) * grow.top_k + chosen // grow.top_k], 1)
+            chosen = joint.topk(shape.top_k, dim=-1).indices
+            origins = torch.cat([origins, (level - 1) * shape.top_k + chosen // shape.top_k], 1)
             frontier = first + chosen
             read = torch.cat([read, frontier], 1)
-        return _kept(tokens, values, parents, deep, depths, grow.total)
+        return kept(tokens, values, parents, deep, depths, shape.total)
 
     def observe(self, emitted: Sequence[Sequence[int]]) -> None:
         self.tokens = [old + list(new) for old, new in zip(self.tokens, emitted, strict=True)]
@@ -247,35 +238,11 @@ class Eagle:
         return replay_along(self, sequences, params, depth)
 
 
-def _kept(tokens: Tensor, values: Tensor, parents: Tensor, deep: Tensor, depths: list[int], total: int) -> Proposal:
-    """The ``total`` best candidates of each row that are not too deep, parents before children."""
-    limit = torch.tensor(depths, device=tokens.device).unsqueeze(1)
-    values = values.masked_fill(deep > limit, -torch.inf)
-    # Stable: of equal values the earlier candidate wins, so that a parent is never left out for its child.
-    order = values.sort(dim=-1, descending=True, stable=True).indices[:, :total].sort(dim=-1).values
-    place = torch.full_like(values, -1, dtype=torch.long)
-    place.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand(len(order), -1))
-    above = parents.gather(1, order)
-    tree = Tree(torch.where(above < 0, above, place.gather(1, above.clamp(min=0))).cpu().numpy())
-    lengths = (values.gather(1, order) > -torch.inf).sum(-1).tolist()
-    return Proposal(tokens.gather(1, order), tuple(lengths), "point_mass", tree=tree)
-
-
 def create(argument: str, target: CausalModel, load_model: LoadModel, tree: str | None = None) -> Eagle:
-    """The drafter of ``eagle:DIR``; ``tree`` is a shape, "auto" for EAGLE-2's dynamic tree, or "auto:K,TOTAL"."""
+    """The drafter of ``eagle:DIR``; ``tree`` is a shape, "auto" for EAGLE-2's dynamic tree, or "auto:K,TOTAL,DEPTH"."""
     folder = head_folder(argument, "eagle")
     declared = surfaced_declaration(folder)
     head, hidden_layers = load_eagle(folder, target)
     name = f"eagle:{argument}" if tree is None else f"eagle:{argument} --tree {tree}"
     head = head.to(target.device, target.dtype)
-    return Eagle(target, head, hidden_layers, name, _tree(tree), declared, content_of(folder))
-
-
-def _tree(tree: str | None) -> RankedTree | DynamicTree | None:
-    if tree is None or not tree.startswith("auto"):
-        return None if tree is None else branching(tree)
-    numbers = tree.removeprefix("auto").removeprefix(":")
-    parts = [int(part) if part.isdecimal() else 0 for part in numbers.split(",")] if numbers else [4, 16]
-    if len(parts) != 2 or min(parts) < 1 or max(parts) > 256:
-        raise InputError("--tree", tree, "K and TOTAL must be between 1 and 256", "use, for example, auto:4,16")
-    return DynamicTree(*parts)
+    return Eagle(target, head, hidden_layers, name, tree_of(tree), declared, content_of(folder))

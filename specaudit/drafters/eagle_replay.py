@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specaudit.core.errors import NoReplayError
 from specaudit.core.sampling import TokenCounts, penalise, processed_probs
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree
 from specaudit.core.types import Replay, SamplingParams
-from specaudit.drafters.membership import accepted_chains
+from specaudit.drafters.eagle_trees import DynamicTree
+from specaudit.drafters.membership import OTHER, accepted_chains
 from specaudit.drafters.siblings import accepted_mass
+
+STARTS = 64  # tokens from which dynamic trees are grown side by side
 
 if TYPE_CHECKING:
     from specaudit.drafters.eagle import Eagle
@@ -26,19 +29,15 @@ def replay_along(
     eagle: Eagle, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
 ) -> Iterator[tuple[int, Replay]]:
     """Runs the head ``depth`` deep from every position of each output side by side."""
-    last = eagle.model.layer_count
-    for index, states in eagle.model.hidden_states(sequences, (*eagle.hidden_layers, last)):
+    layers = (*eagle.hidden_layers, eagle.model.layer_count)
+    for index, states in eagle.model.hidden_states(sequences, layers):
         prompt, output = sequences[index]
         ids = torch.tensor([*prompt, *output], device=states.device)
         if len(ids) < 3 or not len(output):  # not one pair that predicts an output token
             none = torch.zeros(len(output), depth)
             yield index, Replay(torch.zeros(len(output), eagle.model.vocabulary), None, none, none[:, 0].long())
             continue
-        first = max(0, len(prompt) - 2)  # the pair that predicts output token 0
-        read, final = states.split([states.shape[1] - eagle.model.hidden_size, eagle.model.hidden_size], -1)
-        features = eagle.head.feature(read[:-2]).unsqueeze(0)
-        unrolled = eagle.head.unroll(eagle.embed(ids[1:-1]).unsqueeze(0), features, depth)
-        along = _Along(eagle, [states_[0, first:] for states_ in unrolled], final[first + 1 : -1], sequences[index])
+        along = _Along(eagle, ids, states, sequences[index], depth)
         if eagle.tree is None or (isinstance(eagle.tree, RankedTree) and not params.greedy):
             yield index, along.sampled(params, depth, torch.Generator().manual_seed(params.seed + index))
         else:
@@ -46,12 +45,21 @@ def replay_along(
 
 
 class _Along:
-    """One output's predicted features by depth, of the tokens from ``missing`` on, and the target's own states."""
+    """One output: its pairs, the features predicted from them by depth, and the target's own last states.
 
-    def __init__(self, eagle: Eagle, features: list[Tensor], final: Tensor, sequence: Sequence_) -> None:
-        self.eagle, self.features, self.final, self.sequence = eagle, features, final, sequence
+    Features and target states are those of the tokens from ``missing`` on; pair ``first`` predicts the first of them.
+    """
+
+    def __init__(self, eagle: Eagle, ids: Tensor, states: Tensor, sequence: Sequence_, depth: int) -> None:
+        self.eagle, self.sequence = eagle, sequence
         self.missing = max(0, 2 - len(sequence[0]))  # a prompt of one token has no pair for the first output token
-        self.own = torch.tensor(list(sequence[1])[self.missing :], dtype=torch.long, device=final.device)
+        self.first = max(0, len(sequence[0]) - 2)
+        self.own = ids[self.first + 2 :]
+        hidden = eagle.model.hidden_size
+        self.tokens = eagle.embed(ids[1:-1]).unsqueeze(0)
+        self.given = eagle.head.feature(states[:-2, :-hidden]).unsqueeze(0)
+        self.features = [part[0, self.first :] for part in eagle.head.unroll(self.tokens, self.given, depth)]
+        self.final = states[self.first + 1 : -1, -hidden:]
 
     def sampled(self, params: SamplingParams, depth: int, generator: torch.Generator) -> Replay:
         """A chain's laws, or those of the first child and the mass accepted of all, at each depth."""
@@ -87,13 +95,39 @@ class _Along:
         tree = self.eagle.tree
         if isinstance(tree, RankedTree):
             return self._members(tree.cut(depth), depth)
-        if depth > 1:
-            raise NoReplayError(
-                "--tree", "auto", "a tree that is grown anew each round cannot be replayed along an output",
-                "profile a fixed shape, for example --tree 4,2,1",
-            )  # fmt: skip
-        # an audit: which child comes first is known
-        return Replay(chains=self._padded(self.eagle.logits(self.features[0]).argmax(-1, keepdim=True).cpu()))
+        parts = [self._grown(start, depth) for start in range(0, len(self.own), STARTS)]
+        chains, firsts = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Replay(chains=self._padded(chains), first=self._padded(firsts)[:, 0])
+
+    def _grown(self, start: int, depth: int) -> tuple[Int[Tensor, "starts depth"], Int[Tensor, "starts 1"]]:
+        """Grows the tree of a round from each of some tokens on, and follows the output down it."""
+        eagle, own = self.eagle, self.own[start:].tolist()
+        assert isinstance(eagle.tree, DynamicTree)
+        count = min(STARTS, len(own))
+        known = [self.first + start + row for row in range(1, count + 1)]  # pairs that a round may look at
+        pairs = max(known)
+        drafter = copy.copy(eagle)
+        capacity = max(count, pairs + eagle.tree.top_k * eagle.tree.depth)
+        drafter.rows = eagle.model.open_cache(len(eagle.head.layers), 1, capacity)
+        drafter.rows.prepare(pairs)
+        eagle.head(self.tokens[:, :pairs], self.given[:, :pairs], drafter.rows)
+        drafter.rows.commit([pairs])
+        drafter.rows.keep([0] * count)
+        drafter.rows.rewind(known)
+        proposal = drafter.grow(self.features[0][start : start + count], (depth,) * count, eagle.tree)
+        assert proposal.tree is not None
+        chains = torch.full((count, depth), -1, dtype=torch.long)
+        drafted = proposal.tokens.tolist()
+        for row, children in enumerate(proposal.tree.children):
+            chains[row, : proposal.depths[row]] = OTHER
+            place = 0
+            for level, token in enumerate(own[row : row + depth]):
+                below = [node for node in children[place] if node < proposal.lengths[row]]
+                place = next((node + 1 for node in below if drafted[row][node] == token), 0)
+                if not place:
+                    break
+                chains[row, level] = token
+        return chains, proposal.tokens[:, :1].cpu()
 
     def _members(self, tree: RankedTree, depth: int) -> Replay:
         most, levels = max(tree.widths), len(tree.widths)

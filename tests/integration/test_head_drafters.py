@@ -15,7 +15,6 @@ from specaudit.acceptance.scoring import score_outputs
 from specaudit.audit.lossless import audit
 from specaudit.core.errors import InputError
 from specaudit.core.types import Limits, SamplingParams
-from specaudit.cost.bench import bench_with_prediction
 from specaudit.decode import decode
 from specaudit.drafters import create_drafter
 from specaudit.drafters.eagle_checkpoint import eagle_config, save_eagle
@@ -41,7 +40,6 @@ DRAFTS = {
     "speculators, eagle3": ("eagle", None),
     "speculators, eagle3, tree": ("eagle", "3,2,1"),
 }
-REPLAYED = [name for name in DRAFTS if name != "eagle, dynamic tree"]
 
 
 @pytest.fixture(scope="session")
@@ -172,7 +170,7 @@ def test_an_end_token_ends_its_row_inside_a_branch(exact_llama_pair, drafter):
     assert [t.finish_reason for t in found.transcripts] == [t.finish_reason for t in expected.transcripts]
 
 
-@pytest.mark.parametrize("drafter", REPLAYED, indirect=True)
+@every_draft
 @pytest.mark.parametrize("k", [2, 3])
 def test_the_walk_counts_a_greedy_decoders_own_rounds(exact_llama_pair, drafter, k):
     """At temperature zero acceptance is certain or impossible, so the walk's rounds are the decoder's to the last."""
@@ -195,21 +193,15 @@ def test_an_audit_of_a_lossless_head_finds_no_violation(exact_llama_pair, drafte
     assert result["verdict"] in ("no_violation_found", "inconclusive"), result["tests"]
 
 
-@pytest.mark.parametrize("drafter", ["eagle, dynamic tree"], indirect=True)
-def test_a_tree_that_is_grown_anew_cannot_be_replayed(exact_llama_pair, drafter):
-    decoded = run(exact_llama_pair, drafter, GREEDY)
-    with pytest.raises(InputError, match="--tree"):
-        list(score_outputs(exact_llama_pair.target, drafter, decoded.transcripts, GREEDY, 3))
-    target, prompts = exact_llama_pair.target, exact_llama_pair.prompts
-    (row,), costs = bench_with_prediction(target, drafter, prompts, [GREEDY], Limits(6), [2], 1)
-    assert row["speedup"] > 0
-    assert row["draft_cost_ratio"] == costs["draft_cost_ratio"] > 0
-    assert row["predicted"] is row["relative_error"] is row["alpha"] is row["article_formula"] is None
-
-
 def test_a_tree_is_refused_where_there_is_none_to_choose(exact_llama_pair, folders):
     medusa, eagle = (f"{kind}:{folders / kind}" for kind in ("medusa", "eagle"))
-    for name, tree in (("prompt-lookup", "2,1"), (medusa, "1,1,1,1"), (eagle, "auto:0,3"), (eagle, "0,1")):
+    for name, tree in (
+        ("prompt-lookup", "2,1"),
+        (medusa, "1,1,1,1"),
+        (eagle, "auto:0,3"),
+        (eagle, "auto:2,3,4,5"),
+        (eagle, "0,1"),
+    ):
         with pytest.raises(InputError, match="--tree"):
             create_drafter(name, exact_llama_pair.target, lambda _: None, tree)
 
