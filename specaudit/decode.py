@@ -183,7 +183,7 @@ def _continue(rows: list[Row], target: Target, drafter: Drafter | None, streams:
 
 def _transcript(row: Row, params: SamplingParams, drafter: Drafter | None, verifier: Verifier, k: int) -> Transcript:
     engine = {
-        "name": "specaudit", "version": version("specaudit"), "k": k,
+        "name": "specaudit", "version": version("specaudit"), "k": k, "max_new_tokens": row.budget,
         "method": drafter.name if drafter is not None else "baseline",
         "verifier": verifier.name, "preserves_target": verifier.preserves_target,
     }  # fmt: skip

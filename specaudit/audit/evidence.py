@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specaudit.audit.bug_laws import BugLaw, Contexts, Draft, bug_laws
+from specaudit.audit.positions import bonus_positions
 from specaudit.core.protocols import CausalModel, Drafter
+from specaudit.core.sampling import processed_along
 from specaudit.core.types import Replay, SamplingParams, Transcript
 from specaudit.stats import ExcessLaw, excess_law
 
 Floats = NDArray[np.float64]
 TILTS = {"sharper": 2.0, "flatter": 0.5}  # directions p^t, normalised: what a wrong temperature looks like
+BLOCK = 1 << 18  # numbers in one law, of which several are held at once: 2 MB each stay near the processor
+USUAL_K = 4  # of a round whose depth is not known
 
 
 @dataclass(frozen=True)
-class Direction:
-    """One predictable alternative r along one output: what ``stats.log_contamination_eprocess`` takes."""
+class Alternative:
+    """One predictable alternative r along one output.
 
-    ratio: Floats
+    ``relative`` is r(x)/p(x) of the token x, and r(x) itself where p(x) is zero. ``on_support`` is the mass of r on the
+    support of p. ``max_ratio`` is the largest r/p there, where it is wanted.
+    """
+
+    relative: Floats
     on_support: Floats
-    max_ratio: Floats
+    max_ratio: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -32,15 +44,18 @@ class Evidence:
     """One output's numbers, ``[tokens]`` each.
 
     ``impossible`` marks tokens to which the target gives no mass. ``leading_excess`` says what could be found in the
-    first direction, which is the drafter's law where there is one.
+    first direction, which is the drafter's law where there is one. ``exact`` says whether the position of every token
+    in its round is known, and the draft's law there.
     """
 
     index: int
     mass: Floats
     below: Floats
     impossible: NDArray[np.bool_]
-    directions: dict[str, Direction]
+    directions: dict[str, Alternative]
+    laws: dict[BugLaw, Alternative]
     leading_excess: ExcessLaw
+    exact: bool
 
 
 def gather(
@@ -52,49 +67,104 @@ def gather(
     point-mass drafter counts where it would propose. Without one the vocabulary is ordered by p.
     """
     pairs = [(transcript.prompt_ids, transcript.output_ids) for transcript in transcripts]
-    laws = target.conditionals(pairs, params)
     replays = drafter.replay(pairs, params, 1) if drafter is not None else None
-    for index, probs in laws:
-        draft_probs = None
+    for index, logits in target.output_logits(pairs):
+        replay = None
         if replays is not None:
             other, replay = next(replays)
             assert other == index, "target and drafter must score in the same order"
-            draft_probs = _dense(replay, probs)
-        if len(probs):  # an output may be empty
-            yield _evidence(index, pairs[index][1], probs, draft_probs)
-
-
-def _dense(replay: Replay, probs: Tensor) -> Tensor:
-    """The draft's law at each prefix; where a point-mass drafter proposes nothing, the target's own (no direction)."""
-    if replay.probs is not None:
-        return replay.probs.to(probs)
-    assert replay.chains is not None
-    first = replay.first_tokens.to(probs.device)
-    points = torch.zeros_like(probs).scatter_(1, first.clamp(min=0)[:, None], 1.0)
-    return torch.where((first >= 0)[:, None], points, probs)
+        if len(logits):  # an output may be empty
+            yield _evidence(index, transcripts[index], logits, replay, params)
 
 
 @torch.inference_mode()
-def _evidence(index: int, output: Sequence[int], probs: Tensor, draft_probs: Tensor | None) -> Evidence:
-    p = probs.double()
-    p = p / p.sum(-1, keepdim=True)  # float32 sums miss one by 1e-7, which 10^5 tokens would add up
+def _evidence(
+    index: int, transcript: Transcript, logits: Tensor, replay: Replay | None, params: SamplingParams
+) -> Evidence:
+    """In blocks of tokens, so that a law takes no more memory however long the output is."""
+    step = max(1, BLOCK // logits.shape[1])
+    bonus = bonus_positions(transcript)
+    exact = bonus is not None and replay is not None and replay.probs is not None and replay.token_probs is None
+    laws = bug_laws(params, _kind(replay), draft_logits=replay is not None and replay.logits is not None)
+    parts = []
+    for first in range(0, len(logits), step):
+        kept = slice(first, min(first + step, len(logits)))
+        contexts = _contexts(transcript, logits, replay, bonus, params, kept)
+        parts.append(_block(index, transcript.output_ids[kept], contexts, replay is not None, laws, exact))
+    return functools.reduce(_joined, parts)
+
+
+def _kind(replay: Replay | None) -> Draft:
+    if replay is None:
+        return "none"
+    return "point_mass" if replay.probs is None else "dense"
+
+
+def _contexts(
+    transcript: Transcript, logits: Tensor, replay: Replay | None, bonus: NDArray[np.bool_] | None,
+    params: SamplingParams, kept: slice,
+) -> Contexts:  # fmt: skip
+    prompt, output = transcript.prompt_ids, transcript.output_ids
+
+    def under(raw: Tensor | None, other: SamplingParams) -> Tensor:
+        assert raw is not None
+        return _normalised(processed_along(raw[kept].to(logits), prompt, output, other, kept.start))
+
+    p = under(logits, params)
+    q, drafted = (p, p.new_zeros(len(p), dtype=torch.bool)) if replay is None else _draft(replay, p, kept)
+    if bonus is None:
+        k = transcript.engine.get("k")
+        after_k = p.new_full((len(p),), 1.0 / (1 + (k if isinstance(k, int) and k > 0 else USUAL_K)))
+        positions = drafted.to(p), after_k
+    else:
+        last = torch.from_numpy(bonus[kept]).to(p.device)
+        positions = (drafted & ~last).to(p), last.to(p)
+    return Contexts(
+        p, q, *positions, params, functools.partial(under, logits),
+        functools.partial(under, replay.logits if replay is not None else None),
+    )  # fmt: skip
+
+
+def _normalised(probs: Tensor) -> Float[Tensor, "tokens vocab"]:
+    probs = probs.double()
+    return probs / probs.sum(-1, keepdim=True)  # float32 sums miss one by 1e-7, which 10^5 tokens would add up
+
+
+def _draft(replay: Replay, p: Tensor, kept: slice) -> tuple[Float[Tensor, "tokens vocab"], Bool[Tensor, " tokens"]]:
+    """The draft's law at each prefix, the target's own where nothing is drafted (no direction), and where that is."""
+    if replay.probs is not None:
+        q = replay.probs[kept].to(p)
+        drafted = q.sum(-1) > 0
+    else:
+        first = replay.first_tokens[kept].to(p.device)
+        drafted = first >= 0
+        q = torch.zeros_like(p).scatter_(1, first.clamp(min=0)[:, None], 1.0)
+    return _normalised(torch.where(drafted[:, None], q, p)), drafted
+
+
+def _block(
+    index: int, output: Sequence[int], contexts: Contexts, drafts: bool, laws: Sequence[BugLaw], exact: bool
+) -> Evidence:
+    p, q = contexts.target_probs, contexts.draft_probs
     x = torch.tensor(list(output), dtype=torch.long, device=p.device)[:, None]
     alternatives = {name: _tilted(p, power) for name, power in TILTS.items()}
-    if draft_probs is not None:
-        q = draft_probs.double()
-        alternatives = {"draft": q / q.sum(-1, keepdim=True), **alternatives}
-    score = p if draft_probs is None else torch.where(p > 0, alternatives["draft"] / p, torch.inf)
+    if drafts:
+        alternatives = {"draft": q, **alternatives}
+    score = torch.where(p > 0, q / p, torch.inf) if drafts else p
     own = score.gather(1, x)
     ids = torch.arange(p.shape[1], device=p.device)
     before = (score < own) | ((score == own) & (ids < x))
     mass = p.gather(1, x).squeeze(1)
+    mask = None if bool((p > 0).all()) else (p > 0).to(p)
     return Evidence(
         index=index,
         mass=mass.cpu().numpy(),
         below=(p * before).sum(-1).clamp(max=1.0).cpu().numpy(),
         impossible=(mass <= 0).cpu().numpy(),
-        directions={name: _direction(p, r, x) for name, r in alternatives.items()},
+        directions={name: _alternative(p, mask, r, x, largest=True) for name, r in alternatives.items()},
+        laws={law: _alternative(p, mask, law.placed(contexts), x) for law in laws},
         leading_excess=excess_law(p.cpu().numpy(), next(iter(alternatives.values())).cpu().numpy()),
+        exact=exact,
     )
 
 
@@ -103,13 +173,34 @@ def _tilted(p: Tensor, power: float) -> Tensor:
     return tilted / tilted.sum(-1, keepdim=True)
 
 
-def _direction(p: Tensor, r: Tensor, x: Tensor) -> Direction:
-    supported = p > 0
-    ratios = torch.where(supported, r / torch.where(supported, p, 1.0), 0.0)
-    on_support = (r * supported).sum(-1).clamp(max=1.0)
-    own = ratios.gather(1, x).squeeze(1)
-    # A token outside the support is a violation counted apart; here it is neutral.
-    own = torch.where(supported.gather(1, x).squeeze(1), own, on_support)
-    return Direction(
-        ratio=own.cpu().numpy(), on_support=on_support.cpu().numpy(), max_ratio=ratios.amax(-1).cpu().numpy(),
+def _alternative(p: Tensor, mask: Tensor | None, r: Tensor, x: Tensor, *, largest: bool = False) -> Alternative:
+    """``mask`` is one on the support of p, None where that is the whole vocabulary."""
+    own_p, own_r = p.gather(1, x).squeeze(1), r.gather(1, x).squeeze(1)
+    kept = r if mask is None else r * mask
+    ratios = (kept / (p if mask is None else p + (1.0 - mask))).amax(-1) if largest else None
+    return Alternative(
+        relative=(own_r / torch.where(own_p > 0, own_p, 1.0)).cpu().numpy(),
+        on_support=kept.sum(-1).clamp(max=1.0).cpu().numpy(),
+        max_ratio=ratios.cpu().numpy() if ratios is not None else None,
+    )
+
+
+def _joined(one: Evidence, other: Evidence) -> Evidence:
+    """One output's evidence from that of its blocks."""
+
+    def appended(a: Floats | None, b: Floats | None) -> Floats | None:
+        return None if a is None or b is None else np.concatenate([a, b])
+
+    def both(a: Alternative, b: Alternative) -> Alternative:
+        names = [field.name for field in dataclasses.fields(Alternative)]
+        return Alternative(*(appended(getattr(a, name), getattr(b, name)) for name in names))  # type: ignore[arg-type]
+
+    def each(a: Mapping, b: Mapping) -> dict:
+        return {name: both(a[name], b[name]) for name in a}
+
+    return Evidence(
+        index=one.index, mass=np.concatenate([one.mass, other.mass]), below=np.concatenate([one.below, other.below]),
+        impossible=np.concatenate([one.impossible, other.impossible]),
+        directions=each(one.directions, other.directions), laws=each(one.laws, other.laws),
+        leading_excess=one.leading_excess + other.leading_excess, exact=one.exact,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from specaudit.audit import greedy, structure
+from specaudit.audit.cause import explained, law_paths, named, named_with_strays
 from specaudit.audit.evidence import Evidence, gather
 from specaudit.audit.noise import Noise, measure_noise
 from specaudit.core.errors import InputError
@@ -28,21 +29,14 @@ from specaudit.stats import (
     lag_test,
     log_contamination_eprocess,
     log_mean_exp,
+    mixed_log_path,
     pit_values,
     split,
 )
 
 MISSED_RATE = 0.05
+LOG_10 = math.log(10.0)
 BINS = 32
-CAUSES = {
-    "draft": "the output leans towards (or away from) the drafter's own distribution",
-    "sharper": "the output is more, or less, concentrated than the target's distribution",
-    "flatter": "the output is flatter, or less flat, than the target's distribution",
-    "impossible_token": "tokens were emitted to which the target gives no probability",
-    "declared_lossy": "the transcripts name a verification rule that does not preserve the target's distribution",
-    "structure": "the transcripts contradict their own round counts or limits",
-    "greedy": "tokens were emitted that are not the target's argmax, by more than the machine's noise",
-}
 HARD = ("structure", "impossible_token", "greedy", "declared_lossy")  # no statistics: one is enough
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
@@ -94,6 +88,8 @@ def audit(
         If there is no token, sampling parameters differ, or an id is outside the vocabulary.
     """
     params = _common_params(target, transcripts)
+    log_e: dict[str, float] = {}
+    likelihoods: dict[str, float] = {}
     noise = measure_noise(target, transcripts, params)
     checks = [structure.check(transcripts)]
     tokens = sum(len(transcript.output_ids) for transcript in transcripts)
@@ -104,8 +100,13 @@ def audit(
     else:
         scored = progress(gather(target, drafter, transcripts, params), len(transcripts))
         evidence = sorted(scored, key=lambda item: item.index)
-        tests, log10_e, detectable = _sampled(evidence, false_alarm_rate, seed)
-        extra = {"impossible_tokens": int(sum(item.impossible.sum() for item in evidence))}
+        tests, log_e, detectable = _sampled(evidence, false_alarm_rate, seed)
+        log10_e = float(log_mean_exp(list(log_e.values()))) / LOG_10
+        impossible = int(sum(item.impossible.sum() for item in evidence))
+        likelihoods = explained(evidence, target.vocabulary) if impossible else {}
+        ranked = sorted(log_e.items(), key=lambda pair: -pair[1])
+        causes = [{"name": name, "log10_e": value / LOG_10} for name, value in ranked]
+        extra = {"impossible_tokens": impossible, "causes": causes}
     tests += [Test("structure", float(count), count > 0) for count in checks]
     declared = sum(not transcript.engine.get("preserves_target", True) for transcript in transcripts)
     if declared:  # whoever made them says so: no amount of agreement makes them lossless
@@ -124,7 +125,7 @@ def audit(
         "missed_rate": MISSED_RATE,
         "log10_e": log10_e,
         "detectable_contamination": detectable if math.isfinite(detectable) else None,
-        "cause": _cause(flagged) if verdict == "violated" else None,
+        "cause": _cause(flagged, log_e, likelihoods) if verdict == "violated" else None,
         "preserves_target": all(t.engine.get("preserves_target", True) for t in transcripts),
         "noise": dataclasses.asdict(noise),
         "tests": [test.as_dict() for test in tests],
@@ -152,10 +153,18 @@ def _common_params(target: CausalModel, transcripts: Sequence[Transcript]) -> Sa
     return kinds.pop()
 
 
-def _sampled(evidence: list[Evidence], false_alarm_rate: float, seed: int) -> tuple[list[Test], float, float]:
-    """The tests of sampled output, the mixed e-process's log10 and the detectable contamination."""
+def _sampled(
+    evidence: list[Evidence], false_alarm_rate: float, seed: int
+) -> tuple[list[Test], dict[str, float], float]:
+    """The tests of sampled output, the logarithm of each cause's e-value and the detectable contamination."""
     names = list(evidence[0].directions)
-    processes = {name: _eprocess(evidence, name) for name in names}
+    processes: dict[str, EProcess] = {f"contamination_{name}": _eprocess(evidence, name) for name in names}
+    log_e = {name: processes[f"contamination_{name}"].log_e for name in names}
+    paths = law_paths(evidence)
+    if paths:
+        # One test: the average of e-processes is one, and a law more costs no test its share of the error budget.
+        processes["bug_laws"] = EProcess.of_path(mixed_log_path(list(paths.values())))
+        log_e |= {name: float(path[-1]) for name, path in paths.items()}
     uniforms = np.random.default_rng(np.random.SeedSequence([seed, 1])).random(sum(len(e.mass) for e in evidence))
     below, mass, impossible = (
         np.concatenate([getattr(e, part) for e in evidence]) for part in ("below", "mass", "impossible")
@@ -163,26 +172,26 @@ def _sampled(evidence: list[Evidence], false_alarm_rate: float, seed: int) -> tu
     groups = np.concatenate([np.full(len(e.mass), e.index) for e in evidence])
     u = pit_values(below, mass, uniforms)[~impossible]
     pit = _pit_tests(u, groups[~impossible])
-    budget = split(false_alarm_rate, [*(f"contamination_{name}" for name in names), *(name for name, _, _ in pit)])
+    budget = split(false_alarm_rate, [*processes, *(name for name, _, _ in pit)])
     tests = [
-        Test(f"contamination_{name}", process.running_max_log_e, process.rejects(budget[f"contamination_{name}"]),
-             log10_e=process.log10_e)
+        Test(name, process.running_max_log_e, process.rejects(budget[name]), log10_e=process.log10_e)
         for name, process in processes.items()
-    ]  # fmt: skip
+    ]
     tests += [Test(name, statistic, p_value <= budget[name], p_value=p_value) for name, statistic, p_value in pit]
     tests.append(Test("impossible_token", float(impossible.sum()), bool(impossible.any())))
     leading = f"contamination_{names[0]}"
     law = functools.reduce(lambda one, other: one + other, (e.leading_excess for e in evidence))
     detectable = detectable_contamination(law, len(mass), budget[leading], MISSED_RATE)
-    mixed = float(log_mean_exp([process.log_e for process in processes.values()])) / math.log(10.0)
-    return tests, mixed, detectable
+    return tests, log_e, detectable
 
 
 def _eprocess(evidence: list[Evidence], name: str) -> EProcess:
-    ratio, on_support, max_ratio = (
+    relative, on_support, max_ratio = (
         np.concatenate([getattr(e.directions[name], part) for e in evidence])
-        for part in ("ratio", "on_support", "max_ratio")
+        for part in ("relative", "on_support", "max_ratio")
     )
+    # A token outside the support is a violation counted apart; here it is neutral.
+    ratio = np.where(np.concatenate([e.impossible for e in evidence]), on_support, relative)
     return log_contamination_eprocess(ratio, on_support, max_ratio)
 
 
@@ -216,14 +225,17 @@ def _inconclusive(
     return None
 
 
-def _cause(flagged: list[Test]) -> dict[str, str]:
-    """The hard violations first, then the direction with the largest e-value, then the uniformity tests.
+def _cause(flagged: list[Test], log_e: dict[str, float], likelihoods: dict[str, float]) -> dict[str, Any]:
+    """The hard violations first, then the cause with the largest e-value, then the uniformity tests.
 
-    What the transcripts say of themselves comes last: what was found in them says more.
+    Impossible tokens have a cause of their own where one explains them better than chance strays would. What the
+    transcripts say of themselves comes last: what was found in them says more.
     """
 
     def rank(test: Test) -> tuple[bool, bool, float]:
         return test.name != "declared_lossy", test.name in HARD, test.log10_e or 0.0
 
-    name = max(flagged, key=rank).name.removeprefix("contamination_")
-    return {"name": name, "text": CAUSES.get(name, "the tokens' probabilities are not spread as the target's would be")}
+    first = max(flagged, key=rank)
+    if first.name == "impossible_token":
+        return named_with_strays(likelihoods)
+    return named(log_e) if first.log10_e is not None else named({first.name: 0.0})

@@ -12,10 +12,11 @@ def check(transcripts: Sequence[Transcript]) -> int:
 
     Every round emits its accepted tokens and one more; only the last may be cut short.
     """
-    return sum(1 for transcript in transcripts if not _adds_up(transcript))
+    return sum(1 for transcript in transcripts if not adds_up(transcript))
 
 
-def _adds_up(transcript: Transcript) -> bool:
+def adds_up(transcript: Transcript) -> bool:
+    """Whether its rounds, if it names any, account for its output."""
     if transcript.rounds is None:
         return True
     if any(count < 0 for count in transcript.rounds):

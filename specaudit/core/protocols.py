@@ -83,6 +83,12 @@ class CausalModel(Protocol):
         """Processed distributions at every output token of ``(prompt, output)`` pairs, in scoring order."""
         ...
 
+    def output_logits(
+        self, sequences: Sequence[Sequence_], vocabulary: int | None = None
+    ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
+        """The logits that ``conditionals`` processes, before any penalty."""
+        ...
+
 
 class SplitModel(Protocol):
     """A model cut after some of its decoder layers.

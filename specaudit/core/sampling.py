@@ -42,9 +42,8 @@ class TokenCounts:
         return cls(prompt, torch.zeros_like(prompt))
 
     def add(self, row: int, tokens: Sequence[int]) -> None:
-        self.output[row].index_add_(
-            0, torch.tensor(list(tokens), device=self.output.device), torch.ones(len(tokens), device=self.output.device)
-        )
+        ids = torch.tensor(list(tokens), dtype=torch.long, device=self.output.device)
+        self.output[row].index_add_(0, ids, torch.ones_like(ids, dtype=self.output.dtype))
 
     def extend(self, emitted: Sequence[Sequence[int]]) -> None:
         """Adds what each row emitted in a round."""
@@ -106,6 +105,24 @@ def processed_probs(logits: Float[Tensor, "*nodes vocab"], params: SamplingParam
             flat = warp(None, flat)  # type: ignore[arg-type]  # these four never look at the ids
         probs = flat.softmax(-1)
     return probs.reshape(logits.shape)
+
+
+def processed_along(
+    logits: Float[Tensor, "tokens vocab"],
+    prompt: Sequence[int],
+    output: Sequence[int],
+    params: SamplingParams,
+    first: int = 0,
+) -> Float[Tensor, "tokens vocab"]:
+    """The processed distributions of output tokens ``first`` and after, from their unpenalised logits."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if params.penalised:
+        counts = TokenCounts.of([prompt], logits.shape[1], logits.device)
+        counts.add(0, output[:first])
+        passed = list(output[first : first + len(logits)])[:-1]
+        along = counts.along(torch.tensor([passed], dtype=torch.long, device=logits.device))
+        logits = penalise(logits, counts.prompt.expand_as(logits), along[0], params)
+    return processed_probs(logits, params)
 
 
 def sample(weights: Float[Tensor, "batch vocab"], uniforms: Float[Tensor, " batch"]) -> Int[Tensor, " batch"]:

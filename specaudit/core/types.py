@@ -129,6 +129,8 @@ class Replay:
     token_probs : Float[Tensor, "tokens depth"], optional
         With ``probs``, where depth matters: the mass that the law at depth d gives to the output's own token, for a
         round that started d tokens before.
+    logits : Float[Tensor, "tokens vocab"], optional
+        With ``probs``: the logits that they were made from, before any penalty.
     drafted : Int[Tensor, "tokens"], optional
         With ``probs``: how many tokens a round that starts here would draft, where that is not without limit.
     """
@@ -138,6 +140,7 @@ class Replay:
     token_probs: Float[Tensor, "tokens depth"] | None = None
     drafted: Int[Tensor, " tokens"] | None = None
     first: Int[Tensor, " tokens"] | None = None
+    logits: Float[Tensor, "tokens vocab"] | None = None
 
     @property
     def first_tokens(self) -> Int[Tensor, " tokens"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, LoadModel, SplitModel, Target
-from specaudit.core.sampling import TokenCounts
+from specaudit.core.sampling import TokenCounts, processed_along
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams
 from specaudit.drafters.chain import draw_chain, nothing
@@ -78,8 +78,9 @@ class EarlyExit:
         self, sequences: Sequence[Sequence_], params: SamplingParams, depth: int
     ) -> Iterator[tuple[int, Replay]]:
         """The exit's law depends on the prefix alone, so one pass serves every depth."""
-        for index, probs in self.split.early.conditionals(sequences, params):
-            yield index, Replay(probs=probs)
+        for index, logits in self.split.early.output_logits(sequences):
+            prompt, output = sequences[index]
+            yield index, Replay(probs=processed_along(logits, prompt, output, params), logits=logits)
 
 
 def create(argument: str, target: CausalModel, load_model: LoadModel) -> EarlyExit:

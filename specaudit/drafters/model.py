@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specaudit.core.protocols import CausalModel, LoadModel, Target
-from specaudit.core.sampling import TokenCounts
+from specaudit.core.sampling import TokenCounts, processed_along
 from specaudit.core.sequences import Sequence_
 from specaudit.core.types import Proposal, Replay, SamplingParams
 from specaudit.drafters.chain import draw_chain, nothing
@@ -109,8 +109,9 @@ class ModelDrafter:
     ) -> Iterator[tuple[int, Replay]]:
         """The draft's law depends on the prefix alone, so one pass serves every depth."""
         known = [(self._known(prompt), self._known(output)) for prompt, output in sequences]
-        for index, probs in self.model.conditionals(known, params, self.vocabulary):
-            yield index, Replay(probs=probs)
+        for index, logits in self.model.output_logits(known, self.vocabulary):
+            prompt, output = known[index]
+            yield index, Replay(probs=processed_along(logits, prompt, output, params), logits=logits)
 
 
 def create(name: str, target: CausalModel, load_model: LoadModel) -> ModelDrafter:

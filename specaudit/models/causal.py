@@ -17,7 +17,7 @@ from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
 from specaudit.models.kv_cache import RowCache
 from specaudit.models.layers import LayerSplit
-from specaudit.models.scoring import conditionals, hidden_states
+from specaudit.models.scoring import conditionals, hidden_states, output_logits
 
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -170,6 +170,11 @@ class HuggingFaceModel:
         self, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
     ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
         return conditionals(self, sequences, params, vocabulary)
+
+    def output_logits(
+        self, sequences: Sequence[Sequence_], vocabulary: int | None = None
+    ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
+        return output_logits(self, sequences, vocabulary)
 
     def hidden_states(
         self, sequences: Sequence[Sequence_], layers: Sequence[int]

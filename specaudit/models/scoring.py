@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specaudit.core.protocols import CausalModel
-from specaudit.core.sampling import TokenCounts, penalise, processed_probs
+from specaudit.core.sampling import processed_along
 from specaudit.core.sequences import Sequence_, token_batches
 from specaudit.core.types import SamplingParams
 
@@ -35,7 +35,16 @@ def hidden_states(
 def conditionals(
     model: CausalModel, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
 ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
-    """Processed next-token distributions at every output token of ``(prompt, output)`` pairs.
+    """Processed next-token distributions at every output token; see ``output_logits``."""
+    for index, logits in output_logits(model, sequences, vocabulary):
+        prompt, output = sequences[index]
+        yield index, processed_along(logits, prompt, output, params)
+
+
+def output_logits(
+    model: CausalModel, sequences: Sequence[Sequence_], vocabulary: int | None = None
+) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
+    """The logits of every output token of ``(prompt, output)`` pairs, neither penalised nor processed.
 
     Parameters
     ----------
@@ -44,8 +53,8 @@ def conditionals(
 
     Yields
     ------
-    (index, probs)
-        In ``core.sequences.scoring_order``; ``probs[t]`` is the law of output token t given all before it.
+    (index, logits)
+        In ``core.sequences.scoring_order``; ``logits[t]`` is about output token t given all before it.
     """
     budget = min(TOKENS_PER_BATCH, max(1, LOGITS_PER_BATCH // model.vocabulary))
     for batch in token_batches(sequences, budget):
@@ -58,20 +67,11 @@ def conditionals(
         logits = model.score_full(ids, lengths, first)
         for row, index in enumerate(batch):
             start = len(sequences[index][0]) - 1 - first
-            yield index, _processed(logits[row, start : lengths[row] - first], sequences[index], params, vocabulary)
+            yield index, _fitted(logits[row, start : lengths[row] - first], vocabulary)
 
 
-def _processed(
-    logits: Float[Tensor, "tokens v"], sequence: Sequence_, params: SamplingParams, vocabulary: int | None
-) -> Float[Tensor, "tokens vocab"]:
+def _fitted(logits: Float[Tensor, "tokens v"], vocabulary: int | None) -> Float[Tensor, "tokens vocab"]:
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    if vocabulary is not None:
-        logits = logits[:, :vocabulary]
-        if logits.shape[1] < vocabulary:
-            logits = pad(logits, (0, vocabulary - logits.shape[1]), value=-torch.inf)
-    if params.penalised:
-        prompt, output = sequence
-        counts = TokenCounts.of([prompt], logits.shape[1], logits.device)
-        along = counts.along(torch.tensor([list(output[:-1])], dtype=torch.long, device=logits.device))
-        logits = penalise(logits, counts.prompt.expand_as(logits), along[0], params)
-    return processed_probs(logits, params)
+    if vocabulary is None:
+        return logits
+    return pad(logits[:, :vocabulary], (0, max(0, vocabulary - logits.shape[1])), value=-torch.inf)

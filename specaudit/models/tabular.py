@@ -14,7 +14,7 @@ from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import Tree
 from specaudit.core.types import SamplingParams
 from specaudit.models.kv_cache import RowCache
-from specaudit.models.scoring import conditionals, hidden_states
+from specaudit.models.scoring import conditionals, hidden_states, output_logits
 
 
 class TabularModel:
@@ -77,6 +77,11 @@ class TabularModel:
         self, sequences: Sequence[Sequence_], params: SamplingParams, vocabulary: int | None = None
     ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
         return conditionals(self, sequences, params, vocabulary)
+
+    def output_logits(
+        self, sequences: Sequence[Sequence_], vocabulary: int | None = None
+    ) -> Iterator[tuple[int, Float[Tensor, "tokens vocab"]]]:
+        return output_logits(self, sequences, vocabulary)
 
 
 class TabularRows:

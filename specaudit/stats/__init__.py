@@ -9,6 +9,7 @@ from specaudit.stats.bootstrap import ratio_bootstrap as ratio_bootstrap
 from specaudit.stats.budget import holm as holm
 from specaudit.stats.budget import split as split
 from specaudit.stats.certificate import contamination_upper_bound as contamination_upper_bound
+from specaudit.stats.eprocess import ContaminationEProcess as ContaminationEProcess
 from specaudit.stats.eprocess import EProcess as EProcess
 from specaudit.stats.eprocess import contamination_bets as contamination_bets
 from specaudit.stats.eprocess import contamination_epsilons as contamination_epsilons
@@ -32,4 +33,6 @@ from specaudit.stats.gof_power import detectable_lag as detectable_lag
 from specaudit.stats.gof_power import required_pairs_lag as required_pairs_lag
 from specaudit.stats.gof_power import required_tokens_chi_square as required_tokens_chi_square
 from specaudit.stats.gof_power import required_tokens_cramer_von_mises as required_tokens_cramer_von_mises
+from specaudit.stats.law_eprocess import log_law_path as log_law_path
+from specaudit.stats.law_eprocess import mixed_log_path as mixed_log_path
 from specaudit.stats.pit import pit_values as pit_values

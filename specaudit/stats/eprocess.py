@@ -20,10 +20,6 @@ class EProcess:
 
     Attributes
     ----------
-    epsilons : ndarray, [epsilons]
-        The contaminations bet on, mixed with equal weights.
-    log_e_by_epsilon : ndarray, [epsilons]
-        Natural logarithm of each product of increments.
     log_e : float
         Natural logarithm of the mixture.
     running_max_log_e : float
@@ -32,11 +28,15 @@ class EProcess:
         Number of increments.
     """
 
-    epsilons: Floats
-    log_e_by_epsilon: Floats
     log_e: float
     running_max_log_e: float
     tokens: int
+
+    @staticmethod
+    def of_path(log_path: Floats) -> EProcess:
+        """Of its logarithm after every token."""
+        last = float(log_path[-1]) if log_path.size else 0.0
+        return EProcess(last, max(0.0, float(log_path.max(initial=0.0))), log_path.size)
 
     @property
     def log10_e(self) -> float:
@@ -51,6 +51,22 @@ class EProcess:
     def rejects(self, false_alarm_rate: float) -> bool:
         """Whether the mixture ever reached ``1 / false_alarm_rate``, of chance at most that rate under "lossless"."""
         return self.running_max_log_e >= -math.log(checks.rate("false_alarm_rate", false_alarm_rate))
+
+
+@dataclass(frozen=True)
+class ContaminationEProcess(EProcess):
+    """An e-process mixed over contaminations with equal weights.
+
+    Attributes
+    ----------
+    epsilons : ndarray, [epsilons]
+        The contaminations bet on.
+    log_e_by_epsilon : ndarray, [epsilons]
+        Natural logarithm of each product of increments.
+    """
+
+    epsilons: Floats
+    log_e_by_epsilon: Floats
 
 
 def log_mean_exp(log_values: ArrayLike, axis: int | None = None) -> Floats:
@@ -141,7 +157,7 @@ def contamination_increments(
 
 def log_contamination_eprocess(
     ratio: ArrayLike, alternative_on_support: ArrayLike, max_ratio: ArrayLike, levels: int = 6
-) -> EProcess:
+) -> ContaminationEProcess:
     """Return the e-process mixed over contaminations ``+-2^-j``, j = 1 .. levels.
 
     Under "lossless" the mixture is a martingale from one, so it ever reaches ``1 / delta`` with probability at most
@@ -157,7 +173,7 @@ def log_contamination_eprocess(
 
     Returns
     -------
-    EProcess
+    ContaminationEProcess
 
     References
     ----------
@@ -174,13 +190,8 @@ def log_contamination_eprocess(
         mixture = np.logaddexp(mixture, path)
         finals[i] = path[-1] if path.size else 0.0
     mixture -= math.log(epsilons.size)
-    return EProcess(
-        epsilons=epsilons,
-        log_e_by_epsilon=finals,
-        log_e=float(mixture[-1]) if mixture.size else 0.0,
-        running_max_log_e=max(0.0, float(mixture.max(initial=0.0))),
-        tokens=ratios.size,
-    )
+    whole = EProcess.of_path(mixture)
+    return ContaminationEProcess(whole.log_e, whole.running_max_log_e, whole.tokens, epsilons, finals)
 
 
 def _validated(ratio: ArrayLike, alternative_on_support: ArrayLike, max_ratio: ArrayLike) -> tuple[Floats, ...]:

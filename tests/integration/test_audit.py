@@ -68,12 +68,12 @@ def test_a_faulty_verifier_is_found(tabular_pair, outputs, faulty_verifiers, fau
     assert result["cause"]["text"]
 
 
-def test_a_lenient_verifier_is_named_as_leaning_towards_the_draft(tabular_pair, outputs, faulty_verifiers):
+def test_a_lenient_verifier_leans_towards_the_draft(tabular_pair, outputs, faulty_verifiers):
     transcripts = outputs("draft", PLAIN, verifier=faulty_verifiers["lenient"])
     result = audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)
     assert by_name(result)["contamination_draft"]["flagged"]
+    assert by_name(result)["bug_laws"]["flagged"]
     assert result["log10_e"] > 3
-    assert result["cause"]["name"] == "draft"
 
 
 def test_an_argmax_draft_scored_as_sampled_is_found(tabular_pair, outputs, monkeypatch):
@@ -83,6 +83,7 @@ def test_an_argmax_draft_scored_as_sampled_is_found(tabular_pair, outputs, monke
     result = audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)
     assert result["verdict"] == "violated"
     assert result["preserves_target"] is True  # the decoder believes so
+    assert result["cause"]["name"] == "argmax_draft"
 
 
 def test_a_draft_temperature_left_out_of_the_ratio_is_found(tabular_pair, outputs, monkeypatch):
@@ -92,8 +93,10 @@ def test_a_draft_temperature_left_out_of_the_ratio_is_found(tabular_pair, output
     with monkeypatch.context() as broken:
         broken.setattr(chain, "processed_probs", lambda logits, params: processed_probs(logits, at_one))
         broken.setattr(chain, "sample", lambda probs, uniforms: sample(probs ** (1 / 0.6), uniforms))
-        transcripts = outputs("draft", COLD)
-    assert audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)["verdict"] == "violated"
+        transcripts = outputs("draft", COLD, prompts=200)
+    result = audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)
+    assert result["verdict"] == "violated"
+    assert result["cause"]["name"] == "temperature_missing_from_ratio"
 
 
 @pytest.mark.parametrize(("claimed", "cause"), [(1.0, "sharper"), (0.6, "flatter")])
@@ -106,12 +109,12 @@ def test_a_wrong_temperature_is_found_without_a_drafter_and_named(tabular_pair, 
     assert result["cause"]["name"] == cause
 
 
-def test_output_of_the_draft_alone_is_found(tabular_pair, outputs):
+def test_output_of_the_draft_alone_is_found(tabular_pair):
     swapped = dataclasses.replace(tabular_pair, target=tabular_pair.draft)
     transcripts = swapped.decode(None, PLAIN, [[i % 8] for i in range(20)], max_new_tokens=20).transcripts
     result = audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)
     assert result["verdict"] == "violated"
-    assert result["cause"]["name"] == "draft"
+    assert result["cause"]["name"] == "draft_unverified"
 
 
 def corrupted(transcripts, index, position, token):

@@ -19,6 +19,7 @@ NAMES = [
     "pairs of tokens: draft, k = 4, temperature 1",
     "calibration: draft",
     "calibration: no drafter",
+    "calibration: bug laws",
     "calibration: pit_chi_square",
     "calibration: pit_cramer_von_mises",
     "calibration: pit_lag",

@@ -47,6 +47,14 @@ def test_a_lossless_decoder_is_accused_no_more_often_than_promised(lossless, sha
     assert scipy.stats.binom.sf(accused - 1, AUDITS, RATE) > share(f"calibration: {drafter}")
 
 
+def test_the_bug_laws_reach_a_threshold_no_more_often_than_promised(lossless, share):
+    """At the whole rate, as if nothing else were tested; temperature 0.9 brings the laws of a parameter left out."""
+    log_e = [t["statistic"] for result in lossless["draft"] for t in result["tests"] if t["name"] == "bug_laws"]
+    assert len(log_e) == AUDITS
+    reached = sum(value >= -np.log(RATE) for value in log_e)
+    assert scipy.stats.binom.sf(reached - 1, AUDITS, RATE) > share("calibration: bug laws")
+
+
 @pytest.mark.parametrize("test", ["pit_chi_square", "pit_cramer_von_mises", "pit_lag"])
 def test_p_values_of_a_lossless_decoder_are_uniform(lossless, share, test):
     p_values = [t["p_value"] for result in lossless["draft"] for t in result["tests"] if t["name"] == test]

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specaudit.core.errors import InputError
-from specaudit.core.sampling import RowUniforms, TokenCounts, penalise, processed_probs, row_seed, sample
+from specaudit.core.sampling import (
+    RowUniforms,
+    TokenCounts,
+    penalise,
+    processed_along,
+    processed_probs,
+    row_seed,
+    sample,
+)
 from specaudit.core.types import Limits, SamplingParams
 
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
@@ -188,3 +196,17 @@ def test_uniforms_lie_in_the_half_open_unit_interval_and_differ_between_rows():
     assert block.min() >= 0
     assert block.max() < 1
     assert len(block.unique()) == block.numel()
+
+
+def test_laws_along_an_output_may_be_asked_for_in_pieces():
+    params = SamplingParams(0.7, top_k=5, repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1)
+    logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    prompt, output = [1, 4, 4], [2, 2, 7, 0, 4, 2]
+    whole = processed_along(logits, prompt, output, params)
+    pieces = [processed_along(logits[first : first + 2], prompt, output, params, first) for first in (0, 2, 4)]
+    torch.testing.assert_close(torch.cat(pieces), whole)
+    for place in range(6):  # each as a decoder would make it that has written the tokens before
+        counts = TokenCounts.of([prompt], 9, "cpu")
+        counts.add(0, output[:place])
+        alone = penalise(logits[place : place + 1], counts.prompt, counts.output, params)
+        torch.testing.assert_close(whole[place : place + 1], processed_probs(alone, params))
