@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -28,6 +28,7 @@ def exchange_tests(
     prompts: ArrayLike,
     permutations: int,
     generator: np.random.Generator,
+    progress: Callable[[Iterable[int], int], Iterable[int]] = lambda chunks, _total: chunks,
 ) -> list[TestResult]:
     """Test whether two engines' outputs are exchangeable within each prompt, by how often each token is written.
 
@@ -56,6 +57,8 @@ def exchange_tests(
         Assignments drawn at most. A test ends earlier at ``EXCEEDANCES`` statistics as large as the observed one.
     generator : numpy.random.Generator
         Source of the assignments.
+    progress : callable, optional
+        Wraps the chunks in which they are drawn, given how many there are at most.
 
     Returns
     -------
@@ -86,7 +89,8 @@ def exchange_tests(
     observed = {name: float(_norms(table, weights[:, None])[0]) for name, table in counts.items()}
     drawn, exceeding = dict.fromkeys(counts, 0), dict.fromkeys(counts, 0)
     running = list(counts)
-    for chunk in _chunks(permutations, max(sides.size, *map(_columns, counts.values()))):
+    chunks = _chunks(permutations, max(sides.size, *map(_columns, counts.values())))
+    for chunk in progress(chunks, len(chunks)):
         if not running:
             break
         assigned = _assigned(groups, sides.size, chunk, generator)
@@ -228,10 +232,9 @@ def _columns(counts: scipy.sparse.csr_array) -> int:
     return cast("tuple[int, int]", counts.shape)[1]
 
 
-def _chunks(permutations: int, elements: int) -> Iterator[int]:
-    chunk = max(1, min(1024, _CHUNK_ELEMENTS // elements))
-    for start in range(0, permutations, chunk):
-        yield min(chunk, permutations - start)
+def _chunks(permutations: int, elements: int) -> list[int]:
+    chunk = max(1, min(1024, permutations, _CHUNK_ELEMENTS // elements))
+    return [min(chunk, permutations - start) for start in range(0, permutations, chunk)]
 
 
 def _p_value(exceeding: int, drawn: int) -> float:
