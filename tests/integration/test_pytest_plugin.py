@@ -17,8 +17,6 @@ import dataclasses
 
 import pytest
 
-from specaudit.core.types import SamplingParams
-
 
 @pytest.fixture(scope="session")
 def pair():
@@ -28,18 +26,22 @@ def pair():
 
 
 @pytest.fixture(scope="session")
-def decoder(pair):
+def decode_all(pair):
     from specaudit.core.types import Limits
     from specaudit.decode import decode
     from specaudit.models.target import ModelTarget
     from specaudit.verify import lossless_verifier
 
-    def decode_one(prompt_ids, sampling):
+    def decode_all(prompts, sampling):
         rule, limits = lossless_verifier(sampling), Limits(16, pair.target.end_ids)
-        decoded = decode(ModelTarget(pair.target), pair.drafter, rule, [prompt_ids], sampling, limits, k=2)
-        return decoded.transcripts[0].output_ids
+        return decode(ModelTarget(pair.target), pair.drafter, rule, prompts, sampling, limits, k=2).transcripts
 
-    return decode_one
+    return decode_all
+
+
+@pytest.fixture(scope="session")
+def decoder(decode_all):
+    return lambda prompt_ids, sampling: decode_all([prompt_ids], sampling)[0].output_ids
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +55,7 @@ from pathlib import Path
 import pytest
 
 from specaudit.core.errors import InputError
-from specaudit.core.types import SamplingParams, Transcript
+from specaudit.core.types import SamplingParams
 from specaudit.pytest_plugin import assert_lossless
 
 PROMPTS = [[5, 6, 7], [9], [300, 20]]
@@ -62,7 +64,7 @@ PROMPTS = [[5, 6, 7], [9], [300, 20]]
 def test_lossless(lossless_audit, decoder):
     result = lossless_audit(decoder, "zoo:tiny", "zoo:tiny")
     assert result["verdict"] == "no_violation_found"
-    assert 300 <= result["tokens"] < 316
+    assert 220 <= result["tokens"] < 236
     assert result["false_alarm_rate"] == 0.002
 
 
@@ -88,14 +90,10 @@ def test_greedy(lossless_audit, lossy, pair):
     assert [sampling.seed for _, sampling in calls] == list(range(5, 5 + len(calls)))
 
 
-def test_transcripts(decoder, pair):
+def test_transcripts(decode_all, pair):
     from specaudit.engines.transcripts import write
 
-    made = [
-        Transcript(tuple(ids), tuple(decoder(ids, sampling)), sampling)
-        for sampling in (SamplingParams(temperature=0.8, seed=seed) for seed in range(30))
-        for ids in (PROMPTS[sampling.seed % 3],)
-    ]
+    made = decode_all(PROMPTS * 8, SamplingParams(temperature=0.8))
     write(Path("made.jsonl"), made)
     results = [
         assert_lossless(source, pair.target, "zoo:tiny", tokens=250) for source in (made, "made.jsonl")
@@ -126,13 +124,13 @@ def test_audits_in_a_project_of_somebody_else(pytester):
     pytester.makeconftest(DECODERS)
     pytester.makepyfile(AUDITS)
     done = pytester.runpytest_subprocess(
-        *ARGV, "--specaudit-tokens", "300", "--specaudit-false-alarm-rate", "0.002", "--tb=short", "--durations=10"
+        *ARGV, "--specaudit-tokens", "220", "--specaudit-false-alarm-rate", "0.002", "--tb=short"
     )
     done.assert_outcomes(passed=10, failed=2)
     done.stdout.fnmatch_lines(
         [
             "*_ test_lossy _*",
-            "violated: the output is not the target's own distribution (3?? tokens at a false-alarm rate of 0.002)",
+            "violated: the output is not the target's own distribution (2?? tokens at a false-alarm rate of 0.002)",
             "  cause: sharper: the output is more, or less, concentrated than the target's distribution",
             "  e-value: 10^*",
             "  flagged: *contamination_sharper*",
