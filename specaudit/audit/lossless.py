@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from specaudit.audit import greedy, structure
 from specaudit.audit.cause import explained, law_paths, named, named_with_strays
 from specaudit.audit.evidence import Evidence, gather
 from specaudit.audit.noise import Noise, measure_noise
+from specaudit.audit.outcome import MISSED_RATE, Test, one_setting
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.types import SamplingParams, Transcript
@@ -34,25 +34,10 @@ from specaudit.stats import (
     split,
 )
 
-MISSED_RATE = 0.05
 LOG_10 = math.log(10.0)
 BINS = 32
 HARD = ("structure", "impossible_token", "greedy", "declared_lossy")  # no statistics: one is enough
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-
-
-@dataclass(frozen=True)
-class Test:
-    """One test of the audit: a p-value or a log10 e-value, and whether it passed its share of the error budget."""
-
-    name: str
-    statistic: float
-    flagged: bool
-    p_value: float | None = None
-    log10_e: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 def audit(
@@ -134,14 +119,7 @@ def audit(
 
 
 def _common_params(target: CausalModel, transcripts: Sequence[Transcript]) -> SamplingParams:
-    if not any(transcript.output_ids for transcript in transcripts):
-        raise InputError("transcripts", len(transcripts), "hold no output token", "give outputs of at least one token")
-    kinds = {dataclasses.replace(transcript.sampling, seed=0) for transcript in transcripts}
-    if len(kinds) > 1:
-        raise InputError(
-            "transcripts", f"{len(kinds)} settings", "were made under different sampling parameters",
-            "audit one setting at a time",
-        )  # fmt: skip
+    params = one_setting(transcripts)
     if not all(transcript.prompt_ids for transcript in transcripts):
         raise InputError("transcripts", "an empty prompt", "has no token to condition on", "keep the first token")
     largest = max(max((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
@@ -150,7 +128,7 @@ def _common_params(target: CausalModel, transcripts: Sequence[Transcript]) -> Sa
             "transcripts", largest, f"a token id is outside the target's vocabulary of {target.vocabulary}",
             "audit against the model that made them",
         )  # fmt: skip
-    return kinds.pop()
+    return params
 
 
 def _sampled(

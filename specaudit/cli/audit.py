@@ -15,10 +15,13 @@ EXIT_CODES = {"no_violation_found": 0, "violated": 1, "inconclusive": 3}
 
 
 def run(
-    target: o.Target,
+    target: o.MaybeTarget = None,
     draft: o.MaybeDraft = None,
     dataset: o.MaybeDataset = None,
     transcripts: Annotated[Path | None, typer.Option(help="Audit these outputs instead of decoding.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Compare the transcripts with these, of the same prompts; needs no target.")
+    ] = None,
     split: o.Split = None,
     prompt_column: o.PromptColumn = None,
     category_column: o.CategoryColumn = None,
@@ -43,25 +46,25 @@ def run(
     out: o.OutFile = None,
     as_json: o.Json = False,
 ) -> int:
-    """Audit the own decoder on a data set, or anybody's transcripts against the target's weights."""
+    """Audit the own decoder on a data set, or anybody's transcripts against the target's weights or a baseline's."""
     from specaudit.cli import setting
-    from specaudit.cli.console import progress, show
-    from specaudit.core.artifacts import check_writable, with_schema, write_json
+    from specaudit.cli.console import progress
+    from specaudit.core.artifacts import check_writable, with_schema
 
     params = setting.sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
-    if (transcripts is None) == (dataset is None):
-        given = "both" if dataset is not None else "neither"
-        raise InputError("--dataset, --transcripts", given, "exactly one is needed", "give one of them")
-    if dataset is not None and draft is None:
-        raise InputError("--draft", None, "the own decoder needs a drafter", "give one, or --transcripts")
+    _check_sources(target, draft, dataset, transcripts, baseline)
     if not 0 < false_alarm_rate <= 0.5:
         raise InputError("--false-alarm-rate", false_alarm_rate, "must be above 0 and at most 0.5", "use 0.001")
-    for argument, value in (("--k", k), ("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
-        o.check_least(argument, value, 1)
     if out is not None:
         check_writable("--out", out, folder=False)
+    if baseline is not None:
+        assert transcripts is not None
+        return _black_boxes(transcripts, baseline, false_alarm_rate, seed, out, as_json)
+    assert target is not None
+    for argument, value in (("--k", k), ("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
+        o.check_least(argument, value, 1)
     outputs, workload, chosen = None, None, None
     if transcripts is not None:
         from specaudit.engines.transcripts import read
@@ -89,10 +92,58 @@ def run(
     made_with = dataclasses.replace(outputs[0].sampling, seed=seed)  # a transcript's own seed is its row's
     facts: dict[str, Any] = {"k": k if chosen else None, "transcripts_file": str(transcripts) if transcripts else None}
     artifact = with_schema("audit", result, setting.provenance(pair, chosen, made_with, **facts))
+    return _finished(artifact, out, as_json)
+
+
+def _check_sources(
+    target: str | None, draft: str | None, dataset: str | None, transcripts: Path | None, baseline: Path | None
+) -> None:
+    """Raises unless one thing is audited, against the target's weights or a baseline's transcripts."""
+    if baseline is not None:
+        if transcripts is None:
+            raise InputError("--transcripts", None, "--baseline is compared with transcripts", "give both files")
+        for argument, value in (("--target", target), ("--draft", draft), ("--dataset", dataset)):
+            if value is not None:
+                remedy = "leave it out, or leave out --baseline to score with the target's weights"
+                raise InputError(argument, value, "--baseline compares transcripts alone", remedy)
+        return
+    if target is None:
+        remedy = "name the target, or compare --transcripts with a --baseline"
+        raise InputError("--target", None, "an audit needs the target's weights or a baseline", remedy)
+    if (transcripts is None) == (dataset is None):
+        given = "both" if dataset is not None else "neither"
+        raise InputError("--dataset, --transcripts", given, "exactly one is needed", "give one of them")
+    if dataset is not None and draft is None:
+        raise InputError("--draft", None, "the own decoder needs a drafter", "give one, or --transcripts")
+
+
+def _black_boxes(
+    transcripts: Path, baseline: Path, false_alarm_rate: float, seed: int, out: Path | None, as_json: bool
+) -> int:
+    """Two files of transcripts beside each other; loads no model library."""
+    from specaudit.audit.black_box import compare
+    from specaudit.cli.console import progress
+    from specaudit.core.artifacts import content_hash, provenance, with_schema
+    from specaudit.engines.transcripts import read
+
+    outputs, expected = list(read(transcripts)), list(read(baseline, "--baseline"))
+    result = compare(outputs, expected, false_alarm_rate=false_alarm_rate, seed=seed, progress=progress("permutations"))
+    facts = {
+        "transcripts_file": str(transcripts), "transcripts_content": content_hash(transcripts),
+        "baseline_file": str(baseline), "baseline_content": content_hash(baseline),
+        "sampling": dataclasses.asdict(dataclasses.replace(outputs[0].sampling, seed=seed)), "seed": seed,
+    }  # fmt: skip
+    return _finished(with_schema("audit", result, provenance(**facts)), out, as_json)
+
+
+def _finished(artifact: dict[str, Any], out: Path | None, as_json: bool) -> int:
+    from specaudit.cli.console import show
+    from specaudit.core.artifacts import write_json
+
     if out is not None:
         write_json(out, artifact)
-    show(artifact, lambda: print_audit(result), as_json)
-    return EXIT_CODES[result["verdict"]]
+    show(artifact, lambda: print_audit(artifact), as_json)
+    return EXIT_CODES[artifact["verdict"]]
 
 
 def print_audit(result: dict[str, Any]) -> None:
@@ -119,3 +170,6 @@ def print_audit(result: dict[str, Any]) -> None:
             place = f"transcript {d['transcript']} position {d['position']}"
             tokens = f"emitted {d['emitted']}, argmax {d['argmax']}"
             print(f"  {d['kind']} at {place}: {tokens}, margin {d['margin']:.4g} nats")
+    for d in result.get("differences", []):
+        emitted, expected = ("the end" if d[side] is None else d[side] for side in ("emitted", "baseline"))
+        print(f"  transcript {d['transcript']} position {d['position']}: emitted {emitted}, baseline {expected}")

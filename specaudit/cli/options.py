@@ -13,6 +13,7 @@ from specaudit.core.errors import InputError
 UsageError: Any = typer.BadParameter.__base__
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, FILE.gguf or zoo:tiny.")]
+MaybeTarget = Annotated[str | None, typer.Option(help="Hub id, folder, FILE.gguf or zoo:tiny.")]
 DRAFTS = "A model as for --target, prompt-lookup[:N], lookahead[:W,N,G], early-exit:M, medusa:DIR or eagle:DIR."
 Draft = Annotated[str, typer.Option(help=DRAFTS)]
 MaybeDraft = Annotated[str | None, typer.Option(help=DRAFTS)]

@@ -1,4 +1,4 @@
-"""Statistics of numbers alone: PIT, goodness of fit, e-processes, certificates, bootstrap and the error budget.
+"""Statistics of numbers alone: PIT, goodness of fit, two samples, e-processes, certificates, bootstrap, error budget.
 
 Needs numpy and scipy only, and knows nothing of models or tokens' meaning. Tests come with what they can detect
 (``detectable_*``) and what a wanted detection takes (``required_*``), both error rates named.
@@ -36,3 +36,8 @@ from specaudit.stats.gof_power import required_tokens_cramer_von_mises as requir
 from specaudit.stats.law_eprocess import log_law_path as log_law_path
 from specaudit.stats.law_eprocess import mixed_log_path as mixed_log_path
 from specaudit.stats.pit import pit_values as pit_values
+from specaudit.stats.two_sample import detectable_exchange as detectable_exchange
+from specaudit.stats.two_sample import exchange_tests as exchange_tests
+from specaudit.stats.two_sample import required_pairs_exchange as required_pairs_exchange
+from specaudit.stats.two_sample import smallest_exchange_p_value as smallest_exchange_p_value
+from specaudit.stats.two_sample import token_counts as token_counts

@@ -34,7 +34,7 @@ class TestResult:
     p_value : float
         Probability, under "lossless", of a statistic at least this extreme.
     tokens : int
-        Number of PIT values tested.
+        Number of values tested: PIT values, or outputs of two samples.
     """
 
     __test__: ClassVar[bool] = False  # pytest would otherwise collect a class of this name

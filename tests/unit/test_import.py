@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-LIGHT = ["specaudit", "specaudit.cli", "specaudit.core.types", "specaudit.core.errors", "specaudit.core.artifacts"]
+LIGHT = [
+    "specaudit", "specaudit.cli", "specaudit.pytest_plugin", "specaudit.audit.black_box", "specaudit.core.types",
+    "specaudit.core.errors", "specaudit.core.artifacts",
+]  # fmt: skip
 HEAVY = ("torch", "transformers")
 
 

@@ -1,0 +1,46 @@
+"""What audits have in common, with weights or without: a test's outcome, and one setting for all transcripts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specaudit.core.errors import InputError
+from specaudit.core.types import SamplingParams, Transcript
+
+MISSED_RATE = 0.05
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test of the audit: a p-value or a log10 e-value, and whether it passed its share of the error budget."""
+
+    name: str
+    statistic: float
+    flagged: bool
+    p_value: float | None = None
+    log10_e: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+def one_setting(transcripts: Sequence[Transcript], argument: str = "transcripts") -> SamplingParams:
+    """The sampling parameters that all transcripts share, without a seed.
+
+    Raises
+    ------
+    InputError
+        If there is no output token, or parameters differ.
+    """
+    if not any(transcript.output_ids for transcript in transcripts):
+        raise InputError(argument, len(transcripts), "hold no output token", "give outputs of at least one token")
+    kinds = {dataclasses.replace(transcript.sampling, seed=0) for transcript in transcripts}
+    if len(kinds) > 1:
+        raise InputError(
+            argument, f"{len(kinds)} settings", "were made under different sampling parameters",
+            "audit one setting at a time",
+        )  # fmt: skip
+    return kinds.pop()
