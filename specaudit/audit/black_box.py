@@ -24,7 +24,7 @@ from specaudit.stats import (
     token_counts,
 )
 
-POSITIONS = 16  # tested one by one: each costs all others power, and later contexts have less in common
+POSITIONS = 8  # tested one by one: each costs all others power, and later contexts have less in common
 SHOWN = 20
 ALL = "all_positions"
 HARD = {
@@ -32,7 +32,7 @@ HARD = {
     "declared_lossy": "the transcripts name a verification rule that does not preserve the target's distribution",
 }
 _ENDED = -1  # stands after an output's end, so that lengths are compared as well
-_ALLOWED = 4  # drawn statistics as large as the observed one with which a test may still flag: fewer cost power
+_ALLOWED = 8  # drawn statistics as large as the observed one with which a test may still flag: fewer cost power
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
