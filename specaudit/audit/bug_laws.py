@@ -176,11 +176,12 @@ def siblings_with_replacement(c: Contexts) -> Rows:
     q = c.draft_probs
     refused, left = q - c.overlap, c.residual
     best = q.argmax(-1, keepdim=True)
-    # 1 - q(x), summed where the difference would lose digits.
-    others = (1.0 - q).scatter(-1, best, q.scatter(-1, best, 0.0).sum(-1, keepdim=True))
-    paired = refused / others.masked_fill(others <= 0, torch.inf)  # a draft that is certain has no second child
-    second = paired.sum(-1, keepdim=True) * torch.minimum(q, left)
-    alone = (refused * (others <= 0)).sum(-1, keepdim=True)
+    # 1 - q(x) of the largest is summed, since the difference would lose digits; a certain draft has no second child.
+    rest_of_best = q.scatter(-1, best, 0.0).sum(-1, keepdim=True)
+    certain = rest_of_best <= 0
+    others = (1.0 - q).scatter_(-1, best, rest_of_best.masked_fill(certain, torch.inf))
+    second = (refused / others).sum(-1, keepdim=True) * torch.minimum(q, left)
+    alone = refused.gather(-1, best) * certain
     rest = (refused.sum(-1, keepdim=True) - alone - second.sum(-1, keepdim=True)).clamp(min=0.0)
     law = c.overlap + second + rest * residual(left, q) + alone * left
     return law / law.sum(-1, keepdim=True)

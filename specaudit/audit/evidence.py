@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,11 +106,16 @@ def _contexts(
 ) -> Contexts:  # fmt: skip
     prompt, output = transcript.prompt_ids, transcript.output_ids
 
-    def under(raw: Tensor | None, other: SamplingParams) -> Tensor:
-        assert raw is not None
-        return _normalised(processed_along(raw[kept].to(logits), prompt, output, other, kept.start))
+    def laws_under(raw: Tensor | None) -> Callable[[SamplingParams], Tensor]:
+        @functools.cache  # two defects leave out one parameter, and a nucleus takes a sort
+        def under(other: SamplingParams) -> Tensor:
+            assert raw is not None
+            return _normalised(processed_along(raw[kept].to(logits), prompt, output, other, kept.start))
 
-    p = under(logits, params)
+        return under
+
+    target_under = laws_under(logits)
+    p = target_under(params)
     q, drafted = (p, p.new_zeros(len(p), dtype=torch.bool)) if replay is None else _draft(replay, p, kept)
     if bonus is None:
         k = transcript.engine.get("k")
@@ -120,8 +125,7 @@ def _contexts(
         last = torch.from_numpy(bonus[kept]).to(p.device)
         positions = (drafted & ~last).to(p), last.to(p)
     return Contexts(
-        p, q, *positions, params, functools.partial(under, logits),
-        functools.partial(under, replay.logits if replay is not None else None),
+        p, q, *positions, params, target_under, laws_under(replay.logits if replay is not None else None)
     )  # fmt: skip
 
 
