@@ -128,7 +128,7 @@ class Replay:
         propose, whatever the token is, or -1. An audit may look at this alone.
     token_probs : Float[Tensor, "tokens depth"], optional
         With ``probs``, where depth matters: the mass that the law at depth d gives to the output's own token, for a
-        round that started d tokens before.
+        round that started d tokens before. Of siblings drawn in a tree the mass of it that is accepted, of all of them.
     logits : Float[Tensor, "tokens vocab"], optional
         With ``probs``: the logits that they were made from, before any penalty.
     drafted : Int[Tensor, "tokens"], optional

@@ -66,12 +66,13 @@ class _Along:
         tree, missing, count = self.eagle.tree, self.missing, len(self.sequence[1])
         widths = tree.widths if isinstance(tree, RankedTree) else (1,) * depth
         masses = torch.zeros(count, depth, dtype=torch.float64, device=self.final.device)
-        target_probs = processed_probs(self._penalised(self.eagle.model.head(self.final), params), params)
-        laws = []
+        laws, target_probs = [], None
+        if tree is not None:
+            target_probs = processed_probs(self._penalised(self.eagle.model.head(self.final), params), params)
         for level, features in enumerate(self.features[: len(widths)]):
             logits = self._penalised(self.eagle.logits(features), params)
             laws.append(processed_probs(logits, params))
-            if tree is None:
+            if target_probs is None:
                 own = laws[-1].gather(1, self.own[:, None]).squeeze(1)
             else:
                 own = accepted_mass(target_probs, logits, params, widths[level], self.own, generator)
