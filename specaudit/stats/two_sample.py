@@ -64,8 +64,8 @@ def exchange_tests(
     -------
     list of TestResult
         In the order of ``counts``. The p-value is ``(1 + b) / (1 + m)`` with b of m drawn statistics at least as large
-        as the observed one; where the test ended early, the last of them is the observed one's own one. Either way it
-        is at most a level with at most that probability, whatever the laws and the number of prompts.
+        as the observed one; where the test ended early, the last of them stands for the observed one. Either way it is
+        at most a level with at most that probability, whatever the laws and the number of prompts.
 
     Raises
     ------
