@@ -27,10 +27,6 @@ from specaudit.stats import (
 POSITIONS = 8  # tested one by one: each costs all others power, and later contexts have less in common
 SHOWN = 20
 ALL = "all_positions"
-HARD = {
-    "structure": "the transcripts contradict their own round counts or limits",
-    "declared_lossy": "the transcripts name a verification rule that does not preserve the target's distribution",
-}
 _ENDED = -1  # stands after an output's end, so that lengths are compared as well
 _ALLOWED = 8  # drawn statistics as large as the observed one with which a test may still flag: fewer cost power
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -83,11 +79,10 @@ def compare(
             _Samples.of(transcripts, baseline), false_alarm_rate, seed, progress
         )
         extra = {}
-    declared = sum(not transcript.engine.get("preserves_target", True) for transcript in transcripts)
-    for name, count in (("structure", structure.check(transcripts)), ("declared_lossy", declared)):
-        tests.append(Test(name, float(count), count > 0))
-        if count:
-            because, cause = None, cause or {"name": name, "text": HARD[name]}
+    said = structure.tests(transcripts)
+    for test in said:
+        if test.flagged:
+            because, cause = None, cause or {"name": test.name, "text": structure.EXPLANATIONS[test.name]}
     return {
         "target": None,
         "draft": None,
@@ -102,8 +97,8 @@ def compare(
         "log10_e": None,
         "detectable_contamination": detectable if math.isfinite(detectable) else None,
         "cause": cause,
-        "preserves_target": not declared,
-        "tests": [test.as_dict() for test in tests],
+        "preserves_target": not said[-1].flagged,
+        "tests": [test.as_dict() for test in [*tests, *said]],
         **extra,
     }
 

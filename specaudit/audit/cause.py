@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from specaudit.audit import structure
 from specaudit.audit.bug_laws import OFF, BugLaw
 from specaudit.audit.evidence import Alternative, Evidence
 from specaudit.stats import contamination_epsilons, log_law_path, log_mean_exp, mixed_log_path
@@ -23,8 +24,7 @@ EXPLANATIONS = {
     "sharper": "the output is more, or less, concentrated than the target's distribution",
     "flatter": "the output is flatter, or less flat, than the target's distribution",
     "impossible_token": "tokens were emitted to which the target gives no probability",
-    "declared_lossy": "the transcripts name a verification rule that does not preserve the target's distribution",
-    "structure": "the transcripts contradict their own round counts or limits",
+    **structure.EXPLANATIONS,
     "greedy": "tokens were emitted that are not the target's argmax, by more than the machine's noise",
     "residual_from_target": "after a rejection the token is drawn from the target's whole distribution p instead of "
     "what the draft left over, max(0, p - q)",

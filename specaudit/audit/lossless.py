@@ -76,7 +76,6 @@ def audit(
     log_e: dict[str, float] = {}
     likelihoods: dict[str, float] = {}
     noise = measure_noise(target, transcripts, params)
-    checks = [structure.check(transcripts)]
     tokens = sum(len(transcript.output_ids) for transcript in transcripts)
     if params.greedy:
         outcome, details = greedy.check(target, transcripts, params, noise)
@@ -92,10 +91,8 @@ def audit(
         ranked = sorted(log_e.items(), key=lambda pair: -pair[1])
         causes = [{"name": name, "log10_e": value / LOG_10} for name, value in ranked]
         extra = {"impossible_tokens": impossible, "causes": causes}
-    tests += [Test("structure", float(count), count > 0) for count in checks]
-    declared = sum(not transcript.engine.get("preserves_target", True) for transcript in transcripts)
-    if declared:  # whoever made them says so: no amount of agreement makes them lossless
-        tests.append(Test("declared_lossy", float(declared), True))
+    said = structure.tests(transcripts)
+    tests += said
     because = _inconclusive(tests, detectable, noise, transcripts, drafter)
     flagged = [test for test in tests if test.flagged]
     verdict = "inconclusive" if because else "violated" if flagged else "no_violation_found"
@@ -111,7 +108,7 @@ def audit(
         "log10_e": log10_e,
         "detectable_contamination": detectable if math.isfinite(detectable) else None,
         "cause": _cause(flagged, log_e, likelihoods) if verdict == "violated" else None,
-        "preserves_target": all(t.engine.get("preserves_target", True) for t in transcripts),
+        "preserves_target": not said[-1].flagged,
         "noise": dataclasses.asdict(noise),
         "tests": [test.as_dict() for test in tests],
         **extra,

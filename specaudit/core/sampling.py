@@ -115,14 +115,25 @@ def processed_along(
     first: int = 0,
 ) -> Float[Tensor, "tokens vocab"]:
     """The processed distributions of output tokens ``first`` and after, from their unpenalised logits."""
+    return processed_probs(penalised_along(logits, prompt, output, params, first), params)
+
+
+def penalised_along(
+    logits: Float[Tensor, "tokens vocab"],
+    prompt: Sequence[int],
+    output: Sequence[int],
+    params: SamplingParams,
+    first: int = 0,
+) -> Float[Tensor, "tokens vocab"]:
+    """Logits of output tokens ``first`` and after, penalised for all that stands before each."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    if params.penalised:
-        counts = TokenCounts.of([prompt], logits.shape[1], logits.device)
-        counts.add(0, output[:first])
-        passed = list(output[first : first + len(logits)])[:-1]
-        along = counts.along(torch.tensor([passed], dtype=torch.long, device=logits.device))
-        logits = penalise(logits, counts.prompt.expand_as(logits), along[0], params)
-    return processed_probs(logits, params)
+    if not params.penalised:
+        return logits
+    counts = TokenCounts.of([prompt], logits.shape[1], logits.device)
+    counts.add(0, output[:first])
+    passed = list(output[first : first + len(logits)])[:-1]
+    along = counts.along(torch.tensor([passed], dtype=torch.long, device=logits.device))
+    return penalise(logits, counts.prompt.expand_as(logits), along[0], params)
 
 
 def sample(weights: Float[Tensor, "batch vocab"], uniforms: Float[Tensor, " batch"]) -> Int[Tensor, " batch"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specaudit.core.sampling import TokenCounts, penalise, processed_probs
+from specaudit.core.sampling import penalised_along, processed_probs
 from specaudit.core.sequences import Sequence_
 from specaudit.core.tree import RankedTree
 from specaudit.core.types import Replay, SamplingParams
@@ -66,30 +66,27 @@ class _Along:
         tree, missing, count = self.eagle.tree, self.missing, len(self.sequence[1])
         widths = tree.widths if isinstance(tree, RankedTree) else (1,) * depth
         masses = torch.zeros(count, depth, dtype=torch.float64, device=self.final.device)
-        laws, target_probs = [], None
+        first, target_probs = None, None
         if tree is not None:
             target_probs = processed_probs(self._penalised(self.eagle.model.head(self.final), params), params)
         for level, features in enumerate(self.features[: len(widths)]):
             logits = self._penalised(self.eagle.logits(features), params)
-            laws.append(processed_probs(logits, params))
+            law = processed_probs(logits, params) if target_probs is None or first is None else None
+            first = law if first is None else first
             if target_probs is None:
-                own = laws[-1].gather(1, self.own[:, None]).squeeze(1)
+                assert law is not None
+                own = law.gather(1, self.own[:, None]).squeeze(1)
             else:
                 own = accepted_mass(target_probs, logits, params, widths[level], self.own, generator)
             masses[missing:, level] = own.to(masses)
-            del laws[1:]  # of the deeper ones the masses are enough
-        first = torch.cat([laws[0].new_zeros(missing, laws[0].shape[1]), laws[0]])
+        assert first is not None
         drafted = torch.full((count,), min(depth, len(widths)), dtype=torch.long)
         drafted[:missing] = 0
-        return Replay(probs=first, token_probs=masses, drafted=drafted)
+        blank = first.new_zeros(missing, first.shape[1])
+        return Replay(probs=torch.cat([blank, first]), token_probs=masses, drafted=drafted)
 
     def _penalised(self, logits: Float[Tensor, "tokens vocab"], params: SamplingParams) -> Tensor:
-        if not params.penalised:
-            return logits
-        counts = TokenCounts.of([self.sequence[0]], logits.shape[1], logits.device)
-        output = torch.tensor([list(self.sequence[1][:-1])], dtype=torch.long, device=logits.device)
-        along = counts.along(output)[0, self.missing :]
-        return penalise(logits.float(), counts.prompt.expand_as(logits), along, params)
+        return penalised_along(logits, *self.sequence, params, self.missing)
 
     def fixed(self, depth: int) -> Replay:
         """A tree of each node's most probable continuations, along the output."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from specaudit.core.artifacts import atomic_folder
+from specaudit.core.errors import InputError
 from specaudit.drafters.eagle_checkpoint import eagle_config, hidden_layers, save_eagle
 from specaudit.drafters.eagle_head import EagleHead, EagleShape
 from specaudit.drafters.medusa_heads import MedusaHeads, save_medusa
@@ -76,6 +77,7 @@ def train_head(
     first = _resume(state, head, optimizer)
     windows, length = teacher.texts.shape
     rows = max(1, schedule.tokens // length)
+    found: list[float] | None = None
     for step in progress(range(first, schedule.steps), schedule.steps - first):
         # A generator a step: a run that was interrupted goes on with the batches it would have seen.
         chosen = np.random.default_rng([seed, step]).integers(windows - held, size=rows)
@@ -92,7 +94,7 @@ def train_head(
             found = check(teacher.batches(rows, windows - held))
             say(f"step {step + 1}: loss {float(loss.detach()):.4f}, acceptance by depth {_shown(found)}")
             _keep(state, head, optimizer, step + 1)
-    return check(teacher.batches(rows, windows - held))
+    return check(teacher.batches(rows, windows - held)) if found is None else found  # the last step is checked
 
 
 def _shown(values: Sequence[float]) -> str:
@@ -260,7 +262,7 @@ def train_eagle(
     torch.manual_seed(common.get("seed", 0))
     tokens = _most_frequent(texts, reduced, target) if reduced else None
     head = EagleHead(_eagle_shape(target, generation, tokens)).to(target.device)
-    teacher = Teacher(target, texts, hidden_layers(out, {}, target, generation), state, tokens)
+    teacher = Teacher(target, texts, _layers_read(out, target, generation), state, tokens)
     if head.lm_head is not None:
         # From the target's own head, whose input the norm's weight brings to the size that it has after the target's.
         head.lm_head.weight.data.copy_(_own_head(target, tokens))
@@ -271,6 +273,14 @@ def train_eagle(
                        eagle_check(head, target, depth), **common)  # fmt: skip
     save_eagle(head, out, facts)
     return found
+
+
+def _layers_read(out: Path, target: HuggingFaceModel, generation: int) -> tuple[int, ...]:
+    try:
+        return hidden_layers(out, {}, target, generation)
+    except InputError:
+        problem = f"the target has {target.layer_count} layers, of which three far apart are read"
+        raise InputError("--generation", generation, problem, "use --generation 1") from None
 
 
 def _eagle_shape(target: HuggingFaceModel, generation: int, tokens: Tensor | None) -> EagleShape:
