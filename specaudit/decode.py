@@ -122,20 +122,25 @@ def decode(
 
 def decode_batches(
     target: Target, drafter: Drafter | None, verifier: Verifier, prompts: Sequence[Ids], params: SamplingParams,
-    limits: Limits, *, k: int = 0, batch_size: int = 1, text: Text | None = None,
+    limits: Limits, *, k: int = 0, batch_size: int = 1, text: Text | None = None, first: int = 0,
 ) -> Iterator[tuple[list[int], Decoded]]:  # fmt: skip
     """Decodes all prompts, ``batch_size`` of like length at a time, so that little of a batch is padding.
+
+    Parameters
+    ----------
+    first : int
+        Place of the first prompt among those of several calls: a row's seed comes from its place among all of them.
 
     Yields
     ------
     indexes : list of int
-        Which prompts the batch holds; each row's seed comes from its place among all of them.
+        Which prompts the batch holds.
     decoded : Decoded
     """
     order = sorted(range(len(prompts)), key=lambda index: (len(prompts[index]), index))
     for start in range(0, len(prompts), batch_size):
         indexes = order[start : start + batch_size]
-        seeds = [row_seed(params.seed, index) for index in indexes]
+        seeds = [row_seed(params.seed, first + index) for index in indexes]
         batch = [prompts[index] for index in indexes]
         yield indexes, decode(target, drafter, verifier, batch, params, limits, k=k, seeds=seeds, text=text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,18 +102,32 @@ def encode(
 def decode_prompts(
     pair: Pair, prompts: PromptSet, params: SamplingParams, limits: Limits, *, k: int = 0, batch_size: int = 1,
     verifier: str = LOSSLESS, progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items,
+    first: int = 0,
 ) -> list[Transcript]:  # fmt: skip
-    """Outputs of every prompt, in order, by the drafter if ``k`` is above zero and by the target alone otherwise."""
+    """Outputs of every prompt, in order, by the drafter if ``k`` is above zero and by the target alone otherwise.
+
+    ``first`` is the place of the first prompt where a set is decoded in pieces.
+    """
     rule = verifier_of(verifier, params)
     batches = decode_batches(
         ModelTarget(pair.target), pair.drafter if k else None, rule, prompts.ids, params, limits, k=k,
-        batch_size=batch_size, text=pair.target.tokenizer.decode,
+        batch_size=batch_size, text=pair.target.tokenizer.decode, first=first,
     )  # fmt: skip
     by_prompt: dict[int, Transcript] = {}
     for indexes, decoded in progress(batches, -(-len(prompts.ids) // batch_size)):
         for index, transcript in zip(indexes, decoded.transcripts, strict=True):
             by_prompt[index] = dataclasses.replace(transcript, category=prompts.categories[index])
     return [by_prompt[index] for index in range(len(prompts.ids))]
+
+
+def decode_pieces(
+    pair: Pair, prompts: PromptSet, params: SamplingParams, limits: Limits, *, size: int, **options: Any
+) -> Iterator[list[Transcript]]:
+    """As `decode_prompts`, ``size`` prompts at a time, each piece when it is asked for."""
+    for first in range(0, len(prompts.ids), size):
+        kept = slice(first, first + size)
+        piece = dataclasses.replace(prompts, ids=prompts.ids[kept], categories=prompts.categories[kept])
+        yield decode_prompts(pair, piece, params, limits, first=first, **options)
 
 
 def limits_of(target: CausalModel, max_new_tokens: int, stop: Sequence[str] = ()) -> Limits:

@@ -1,22 +1,14 @@
-"""Which known defect explains the output best: the laws' e-values, and what they say in words."""
+"""Which known defect explains the output best, and what it is in plain words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from specaudit.audit import structure
-from specaudit.audit.bug_laws import OFF, BugLaw
-from specaudit.audit.evidence import Alternative, Evidence
-from specaudit.stats import contamination_epsilons, log_law_path, log_mean_exp, mixed_log_path
-from specaudit.stats.checks import Floats
+from specaudit.audit.bug_laws import OFF
 
-FULL = 63 / 64  # the rest survives tokens that a law all but excludes
-IN_FULL = (FULL,)
-IN_PART = (FULL, 0.5, 0.25)  # of laws whose size or place is not known
 APART = math.log(10.0)  # e-values within this factor name their laws side by side
 OTHER = "the tokens' probabilities are not spread as the target's would be"
 EXPLANATIONS = {
@@ -55,49 +47,6 @@ EXPLANATIONS = {
 }  # fmt: skip
 
 
-def law_paths(evidence: Sequence[Evidence]) -> dict[str, Floats]:
-    """The e-process of each named defect after every token, its variants averaged."""
-    exact = all(item.exact for item in evidence)
-    impossible = np.concatenate([item.impossible for item in evidence])
-
-    def path(law: BugLaw) -> Floats:
-        relative, support = _numbers(evidence, lambda item: item.laws[law])
-        # A token outside the support is a violation counted apart; here it is neutral.
-        return log_law_path(np.where(impossible, support, relative), support, _strengths(law, exact))
-
-    return {name: mixed_log_path([path(law) for law in laws]) for name, laws in _by_name(evidence).items()}
-
-
-def explained(evidence: Sequence[Evidence], vocabulary: int) -> dict[str, float]:
-    """Each cause's log-likelihood over the target's, impossible tokens included: to name a cause, and for no test.
-
-    The cause ``impossible_token`` stands for stray tokens from anywhere in the vocabulary, as many as there are.
-    Others that leave one unexplained have none, ``-inf``.
-    """
-    exact = all(item.exact for item in evidence)
-    impossible = np.concatenate([item.impossible for item in evidence])
-    strays, tokens = int(impossible.sum()), len(impossible)
-    rate = strays / tokens
-    usual = strays * math.log(rate / vocabulary) + (tokens - strays) * math.log1p(-rate) if strays < tokens else 0.0
-    scores = {"impossible_token": usual}
-    positive = (FULL, *(float(epsilon) for epsilon in contamination_epsilons(6) if epsilon > 0))
-
-    def likelihoods(alternative: Callable[[Evidence], Alternative], strengths: Sequence[float]) -> list[float]:
-        relative, _ = _numbers(evidence, alternative)
-        with np.errstate(divide="ignore"):
-            return [
-                float(np.log(np.where(impossible, strength * relative, 1.0 + strength * (relative - 1.0))).sum())
-                for strength in strengths
-            ]
-
-    for name in evidence[0].directions:
-        scores[name] = float(log_mean_exp(likelihoods(lambda item, name=name: item.directions[name], positive)))
-    for name, laws in _by_name(evidence).items():
-        parts = [likelihoods(lambda item, law=law: item.laws[law], _strengths(law, exact)) for law in laws]
-        scores[name] = float(log_mean_exp([float(log_mean_exp(part)) for part in parts]))
-    return scores
-
-
 def named(log_scores: Mapping[str, float]) -> dict[str, Any]:
     """The cause of the largest score, and those that cannot be told apart from it: within a factor of ten.
 
@@ -106,7 +55,8 @@ def named(log_scores: Mapping[str, float]) -> dict[str, Any]:
     dict
         ``name``, ``text`` in plain words, and ``close``, the other names.
     """
-    name = max(log_scores, key=lambda key: log_scores[key])
+    # Rounded, so that laws which agree everywhere are named in their own order and not in that of rounding errors.
+    name = max(log_scores, key=lambda key: round(log_scores[key], 6))
     near = [key for key in log_scores if key != name and log_scores[key] > log_scores[name] - APART]
     near.sort(key=lambda key: -log_scores[key])
     text = EXPLANATIONS.get(name, OTHER)
@@ -120,19 +70,3 @@ def named_with_strays(log_likelihoods: Mapping[str, float]) -> dict[str, Any]:
     strays = log_likelihoods["impossible_token"]
     better = {name: value for name, value in log_likelihoods.items() if value > strays + APART}
     return named(better or {"impossible_token": strays})
-
-
-def _by_name(evidence: Sequence[Evidence]) -> dict[str, list[BugLaw]]:
-    names: dict[str, list[BugLaw]] = {}
-    for law in evidence[0].laws:
-        names.setdefault(law.name, []).append(law)
-    return names
-
-
-def _numbers(evidence: Sequence[Evidence], alternative: Callable[[Evidence], Alternative]) -> tuple[Floats, Floats]:
-    chosen = [alternative(item) for item in evidence]
-    return np.concatenate([one.relative for one in chosen]), np.concatenate([one.on_support for one in chosen])
-
-
-def _strengths(law: BugLaw, exact: bool) -> tuple[float, ...]:
-    return IN_FULL if not law.graded and (exact or law.where == "all") else IN_PART

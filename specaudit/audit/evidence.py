@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 TILTS = {"sharper": 2.0, "flatter": 0.5}  # directions p^t, normalised: what a wrong temperature looks like
 BLOCK = 1 << 18  # numbers in one law, of which several are held at once: 2 MB each stay near the processor
 USUAL_K = 4  # of a round whose depth is not known
+LARGEST_RATIO = 4.0  # of alternatives under noise: what an increment may span is what the noise can feign
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Alternative:
     """One predictable alternative r along one output.
 
     ``relative`` is r(x)/p(x) of the token x, and r(x) itself where p(x) is zero. ``on_support`` is the mass of r on the
-    support of p. ``max_ratio`` is the largest r/p there, where it is wanted.
+    support of p. ``max_ratio`` is the largest r/p there, where it is wanted. Under noise r is cut to ``LARGEST_RATIO``
+    times p where p is positive.
     """
 
     relative: Floats
@@ -44,8 +46,9 @@ class Evidence:
     """One output's numbers, ``[tokens]`` each.
 
     ``impossible`` marks tokens to which the target gives no mass. ``leading_excess`` says what could be found in the
-    first direction, which is the drafter's law where there is one. ``exact`` says whether the position of every token
-    in its round is known, and the draft's law there.
+    first direction r, which is the drafter's law where there is one. ``favoured`` marks tokens with r > p, of which the
+    target has the mass ``favoured_by_target`` and r ``favoured_by_leading``. ``exact`` says whether the position of
+    every token in its round is known, and the draft's law there.
     """
 
     index: int
@@ -55,12 +58,16 @@ class Evidence:
     directions: dict[str, Alternative]
     laws: dict[BugLaw, Alternative]
     leading_excess: ExcessLaw
+    favoured: NDArray[np.bool_]
+    favoured_by_target: Floats
+    favoured_by_leading: Floats
     exact: bool
 
 
 def gather(
-    target: CausalModel, drafter: Drafter | None, transcripts: Sequence[Transcript], params: SamplingParams
-) -> Iterator[Evidence]:
+    target: CausalModel, drafter: Drafter | None, transcripts: Sequence[Transcript], params: SamplingParams,
+    noisy: bool = False,
+) -> Iterator[Evidence]:  # fmt: skip
     """Scores every transcript once, in ``core.sequences.scoring_order``; empty outputs have no evidence.
 
     With a drafter its law at each prefix is one direction, and the vocabulary is ordered by log q/p for the PIT; a
@@ -74,12 +81,12 @@ def gather(
             other, replay = next(replays)
             assert other == index, "target and drafter must score in the same order"
         if len(logits):  # an output may be empty
-            yield _evidence(index, transcripts[index], logits, replay, params)
+            yield _evidence(index, transcripts[index], logits, replay, params, noisy)
 
 
 @torch.inference_mode()
 def _evidence(
-    index: int, transcript: Transcript, logits: Tensor, replay: Replay | None, params: SamplingParams
+    index: int, transcript: Transcript, logits: Tensor, replay: Replay | None, params: SamplingParams, noisy: bool
 ) -> Evidence:
     """In blocks of tokens, so that a law takes no more memory however long the output is."""
     step = max(1, BLOCK // logits.shape[1])
@@ -90,7 +97,7 @@ def _evidence(
     for first in range(0, len(logits), step):
         kept = slice(first, min(first + step, len(logits)))
         contexts = _contexts(transcript, logits, replay, bonus, params, kept)
-        parts.append(_block(index, transcript.output_ids[kept], contexts, replay is not None, laws, exact))
+        parts.append(_block(index, transcript.output_ids[kept], contexts, replay is not None, laws, exact, noisy))
     return functools.reduce(_joined, parts)
 
 
@@ -147,8 +154,9 @@ def _draft(replay: Replay, p: Tensor, kept: slice) -> tuple[Float[Tensor, "token
 
 
 def _block(
-    index: int, output: Sequence[int], contexts: Contexts, drafts: bool, laws: Sequence[BugLaw], exact: bool
-) -> Evidence:
+    index: int, output: Sequence[int], contexts: Contexts, drafts: bool, laws: Sequence[BugLaw], exact: bool,
+    noisy: bool,
+) -> Evidence:  # fmt: skip
     p, q = contexts.target_probs, contexts.draft_probs
     x = torch.tensor(list(output), dtype=torch.long, device=p.device)[:, None]
     alternatives = {name: _tilted(p, power) for name, power in TILTS.items()}
@@ -160,14 +168,25 @@ def _block(
     before = (score < own) | ((score == own) & (ids < x))
     mass = p.gather(1, x).squeeze(1)
     mask = None if bool((p > 0).all()) else (p > 0).to(p)
+    most = torch.where(p > 0, LARGEST_RATIO * p, torch.inf) if noisy else None
+
+    def cut(r: Tensor) -> Tensor:
+        return r if most is None else torch.minimum(r, most)
+
+    alternatives = {name: cut(r) for name, r in alternatives.items()}
+    leading = next(iter(alternatives.values()))
+    favoured = leading > p
     return Evidence(
         index=index,
         mass=mass.cpu().numpy(),
         below=(p * before).sum(-1).clamp(max=1.0).cpu().numpy(),
         impossible=(mass <= 0).cpu().numpy(),
         directions={name: _alternative(p, mask, r, x, largest=True) for name, r in alternatives.items()},
-        laws={law: _alternative(p, mask, law.placed(contexts), x) for law in laws},
-        leading_excess=excess_law(p.cpu().numpy(), next(iter(alternatives.values())).cpu().numpy()),
+        laws={law: _alternative(p, mask, cut(law.placed(contexts)), x) for law in laws},
+        leading_excess=excess_law(p.cpu().numpy(), leading.cpu().numpy()),
+        favoured=favoured.gather(1, x).squeeze(1).cpu().numpy(),
+        favoured_by_target=(p * favoured).sum(-1).clamp(max=1.0).cpu().numpy(),
+        favoured_by_leading=(leading * favoured).sum(-1).clamp(max=1.0).cpu().numpy(),
         exact=exact,
     )
 
@@ -202,9 +221,9 @@ def _joined(one: Evidence, other: Evidence) -> Evidence:
     def each(a: Mapping, b: Mapping) -> dict:
         return {name: both(a[name], b[name]) for name in a}
 
+    arrays = ("mass", "below", "impossible", "favoured", "favoured_by_target", "favoured_by_leading")
     return Evidence(
-        index=one.index, mass=np.concatenate([one.mass, other.mass]), below=np.concatenate([one.below, other.below]),
-        impossible=np.concatenate([one.impossible, other.impossible]),
-        directions=each(one.directions, other.directions), laws=each(one.laws, other.laws),
+        **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in arrays},
+        index=one.index, directions=each(one.directions, other.directions), laws=each(one.laws, other.laws),
         leading_excess=one.leading_excess + other.leading_excess, exact=one.exact,
     )  # fmt: skip

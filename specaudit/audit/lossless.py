@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from specaudit.audit import greedy, structure
-from specaudit.audit.cause import explained, law_paths, named, named_with_strays
-from specaudit.audit.evidence import Evidence, gather
-from specaudit.audit.noise import Noise, measure_noise
+from specaudit.audit.cause import named, named_with_strays
+from specaudit.audit.evidence import LARGEST_RATIO, gather
+from specaudit.audit.noise import NEGLIGIBLE, Noise, measure_noise
 from specaudit.audit.outcome import MISSED_RATE, Test, one_setting
+from specaudit.audit.tally import Tally
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.types import SamplingParams, Transcript
-from specaudit.stats import (
-    MINIMUM_PAIRS,
-    MINIMUM_PER_BIN,
-    MINIMUM_TOKENS_CRAMER_VON_MISES,
-    EProcess,
-    chi_square_uniform,
-    cramer_von_mises_uniform,
-    detectable_contamination,
-    lag_test,
-    log_contamination_eprocess,
-    log_mean_exp,
-    mixed_log_path,
-    pit_values,
-    split,
-)
+from specaudit.stats import detectable_contamination, log_mean_exp, split
 
 LOG_10 = math.log(10.0)
-BINS = 32
 HARD = ("structure", "impossible_token", "greedy", "declared_lossy")  # no statistics: one is enough
+FIXED_SAMPLE = ("pit_chi_square", "pit_cramer_von_mises", "pit_lag")
+PIECE = 64  # transcripts that are held and scored at a time
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
@@ -64,59 +51,249 @@ def audit(
     -------
     dict
         The figures of ``audit.json``: verdict ``violated``, ``no_violation_found`` or ``inconclusive`` (with
-        ``inconclusive_because``), and the smallest contamination that these tokens would have shown with probability
-        0.95.
+        ``inconclusive_because``), the smallest contamination that these tokens would have shown with probability 0.95,
+        and the upper bound of confidence 0.95 that they give of it.
 
     Raises
     ------
     InputError
         If there is no token, sampling parameters differ, or an id is outside the vocabulary.
     """
-    params = _common_params(target, transcripts)
-    log_e: dict[str, float] = {}
-    likelihoods: dict[str, float] = {}
-    noise = measure_noise(target, transcripts, params)
-    tokens = sum(len(transcript.output_ids) for transcript in transcripts)
-    if params.greedy:
-        outcome, details = greedy.check(target, transcripts, params, noise)
-        tests, log10_e = [Test("greedy", float(outcome), outcome > 0)], None
-        detectable, extra = 1.0 - MISSED_RATE ** (1.0 / tokens), {"greedy": details}
-    else:
-        scored = progress(gather(target, drafter, transcripts, params), len(transcripts))
-        evidence = sorted(scored, key=lambda item: item.index)
-        tests, log_e, detectable = _sampled(evidence, false_alarm_rate, seed)
-        log10_e = float(log_mean_exp(list(log_e.values()))) / LOG_10
-        impossible = int(sum(item.impossible.sum() for item in evidence))
-        likelihoods = explained(evidence, target.vocabulary) if impossible else {}
+    one_setting(transcripts)
+    whole = Audit(target, drafter, false_alarm_rate=false_alarm_rate, seed=seed)
+    for piece in progress(in_pieces(transcripts), -(-len(transcripts) // PIECE)):
+        whole.add(piece)
+    return whole.result()
+
+
+def in_pieces(transcripts: Iterable[Transcript]) -> Iterator[list[Transcript]]:
+    """As many transcripts at a time as are held and scored together."""
+    source = iter(transcripts)
+    while piece := list(itertools.islice(source, PIECE)):
+        yield piece
+
+
+class Audit:
+    """An audit that takes transcripts as they come; what it keeps does not grow with them.
+
+    Parameters
+    ----------
+    target, drafter, false_alarm_rate, seed
+        As of `audit`.
+    looks : bool
+        Whether `result` will be asked again and again as transcripts come in. E-processes may be looked at whenever one
+        likes; the tests of a fixed sample then spend ``1 / (j (j + 1))`` of their share at look ``j``, which sums to
+        one. Without, the one look spends all of it.
+    """
+
+    def __init__(
+        self, target: CausalModel, drafter: Drafter | None, *, false_alarm_rate: float = 1e-3, seed: int = 0,
+        looks: bool = False,
+    ) -> None:  # fmt: skip
+        self.target, self.drafter = target, drafter
+        self.false_alarm_rate, self.seed, self.looks = false_alarm_rate, seed, looks
+        self.params: SamplingParams | None = None
+        self.noise = Noise(0.0, 0.0, 0)
+        self.transcripts = self.tokens = self.looked = 0
+        self.tally: Tally | None = None
+        self.greedy: dict[str, Any] = {"near_ties": 0, "defects": 0, "divergences": []}
+        self.structure: Counter[str] = Counter()
+        self.speculated = {"claimed": False, "accepted": False}
+        self.found_before: dict[str, Test] = {}
+
+    def add(self, transcripts: Sequence[Transcript]) -> None:
+        """Scores more transcripts, made like those before; never selected by what they contain.
+
+        Raises
+        ------
+        InputError
+            If sampling parameters differ, a prompt is empty, an id is outside the vocabulary, or a number that a model
+            gives is not finite.
+        """
+        if not transcripts:
+            return
+        self._begin(transcripts)
+        assert self.params is not None
+        (self._add_greedy if self.params.greedy else self._add_sampled)(transcripts)
+        self.transcripts += len(transcripts)
+        self.tokens += sum(len(transcript.output_ids) for transcript in transcripts)
+
+    def _begin(self, transcripts: Sequence[Transcript]) -> None:
+        """Checks transcripts before they are scored, and reads what they say of themselves."""
+        params = _checked(self.target, transcripts)
+        if self.params is None:
+            self.params = params
+            self.noise = measure_noise(self.target, transcripts, params)
+            robust = self.noise.total_variation if self.noise.total_variation > NEGLIGIBLE else 0.0
+            self.tally = Tally(self.target.vocabulary, self.seed, robust * LARGEST_RATIO)
+        elif params != self.params:
+            one_setting([*transcripts, Transcript((0,), (0,), self.params)])
+        for test in structure.tests(transcripts):
+            self.structure[test.name] += int(test.statistic)
+        rounds = [one.rounds for one in transcripts if one.rounds is not None]
+        self.speculated["claimed"] |= bool(rounds)
+        self.speculated["accepted"] |= any(any(counts) for counts in rounds)
+
+    def _add_greedy(self, transcripts: Sequence[Transcript]) -> None:
+        assert self.params is not None
+        _, found = greedy.check(self.target, transcripts, self.params, self.noise)
+        shown = [{**one, "transcript": one["transcript"] + self.transcripts} for one in found["divergences"]]
+        worst = sorted([*self.greedy["divergences"], *shown], key=lambda one: -one["margin"])
+        counts = {name: self.greedy[name] + found[name] for name in ("near_ties", "defects")}
+        self.greedy = {**found, **counts, "divergences": worst[: greedy.SHOWN]}
+
+    def _add_sampled(self, transcripts: Sequence[Transcript]) -> None:
+        assert self.tally is not None and self.params is not None
+        scored = gather(self.target, self.drafter, transcripts, self.params, noisy=self.tally.noise > 0)
+        # In the transcripts' order: that of scoring follows the outputs' lengths, and a bet must not know them.
+        for evidence in sorted(scored, key=lambda item: item.index):
+            self.tally.add(evidence, self.transcripts + evidence.index)
+
+    @property
+    def violated_by_now(self) -> bool:
+        """Whether something that may be looked at whenever one likes has found a violation."""
+        return any(test.flagged for test in self._anytime_tests())
+
+    def result(self) -> dict[str, Any]:
+        """The figures of ``audit.json``, as of `audit`."""
+        if not self.tokens:
+            one_setting([])
+        assert self.params is not None and self.tally is not None
+        self.looked += 1
+        tests = [*self._anytime_tests(), *self._fixed_sample_tests()]
+        for test in tests:
+            if test.flagged:
+                self.found_before.setdefault(test.name, test)
+        # What was found at an earlier look stays found.
+        tests = [self.found_before.get(test.name, test) for test in tests]
+        flagged = [test for test in tests if test.flagged]
+        detectable = self.detectable()
+        because = self._inconclusive(flagged, detectable)
+        verdict = "inconclusive" if because else "violated" if flagged else "no_violation_found"
+        return {
+            "target": self.target.name,
+            "draft": self.drafter.name if self.drafter is not None else None,
+            "verdict": verdict,
+            "inconclusive_because": because,
+            "tokens": self.tokens,
+            "transcripts": self.transcripts,
+            "false_alarm_rate": self.false_alarm_rate,
+            "missed_rate": MISSED_RATE,
+            "looks": self.looked,
+            "log10_e": None,
+            "detectable_contamination": detectable if math.isfinite(detectable) else None,
+            "contamination_bound": self.contamination_bound(),
+            "cause": self._cause(flagged) if verdict == "violated" else None,
+            "preserves_target": not self.structure["declared_lossy"],
+            "noise": {**dataclasses.asdict(self.noise), "robust": self.tally.noise > 0},
+            "tests": [test.as_dict() for test in tests],
+            **({"greedy": self.greedy} if self.params.greedy else self._sampled_figures()),
+        }
+
+    def _sampled_figures(self) -> dict[str, Any]:
+        assert self.tally is not None
+        log_e = self.tally.log_e
         ranked = sorted(log_e.items(), key=lambda pair: -pair[1])
-        causes = [{"name": name, "log10_e": value / LOG_10} for name, value in ranked]
-        extra = {"impossible_tokens": impossible, "causes": causes}
-    said = structure.tests(transcripts)
-    tests += said
-    because = _inconclusive(tests, detectable, noise, transcripts, drafter)
-    flagged = [test for test in tests if test.flagged]
-    verdict = "inconclusive" if because else "violated" if flagged else "no_violation_found"
-    return {
-        "target": target.name,
-        "draft": drafter.name if drafter is not None else None,
-        "verdict": verdict,
-        "inconclusive_because": because,
-        "tokens": tokens,
-        "transcripts": len(transcripts),
-        "false_alarm_rate": false_alarm_rate,
-        "missed_rate": MISSED_RATE,
-        "log10_e": log10_e,
-        "detectable_contamination": detectable if math.isfinite(detectable) else None,
-        "cause": _cause(flagged, log_e, likelihoods) if verdict == "violated" else None,
-        "preserves_target": not said[-1].flagged,
-        "noise": dataclasses.asdict(noise),
-        "tests": [test.as_dict() for test in tests],
-        **extra,
-    }
+        return {
+            "log10_e": float(log_mean_exp(list(log_e.values()))) / LOG_10,
+            "impossible_tokens": self.tally.strays,
+            "causes": [{"name": name, "log10_e": value / LOG_10} for name, value in ranked],
+        }
+
+    def _processes(self) -> dict[str, Any]:
+        assert self.tally is not None
+        found = {f"contamination_{name}": mixture.eprocess for name, mixture in self.tally.directions.items()}
+        if self.tally.bug_laws is not None:
+            # One test: the average of e-processes is one, and a law more costs no test its share of the error budget.
+            found["bug_laws"] = self.tally.bug_laws.eprocess
+        return found
+
+    def _budget(self) -> dict[str, float]:
+        """Each test's share. All are in it from the start, those for which there are too few tokens as well."""
+        fixed = () if self.tally is None or self.tally.noise > 0 else FIXED_SAMPLE
+        return split(self.false_alarm_rate, [*self._processes(), *fixed])
+
+    def _anytime_tests(self) -> list[Test]:
+        assert self.params is not None and self.tally is not None
+        claims = [Test(name, float(count), count > 0) for name, count in self.structure.items()]
+        if self.params.greedy:
+            defects = self.greedy["defects"]
+            return [Test("greedy", float(defects), defects > 0), *claims]
+        if not self.tally.directions:
+            return claims
+        budget = self._budget()
+        tests = [
+            Test(name, process.running_max_log_e, process.rejects(budget[name]), log10_e=process.log10_e)
+            for name, process in self._processes().items()
+        ]
+        return [*tests, Test("impossible_token", float(self.tally.strays), self.tally.strays > 0), *claims]
+
+    def _fixed_sample_tests(self) -> list[Test]:
+        assert self.params is not None and self.tally is not None
+        if self.params.greedy or not self.tally.directions:
+            return []
+        share = 1.0 / (self.looked * (self.looked + 1)) if self.looks else 1.0
+        budget = self._budget()
+        # Under noise they are shown and decide nothing: with tokens enough they see the noise itself.
+        return [
+            Test(test.name, test.statistic, test.p_value <= share * budget.get(test.name, 0.0), p_value=test.p_value)
+            for test in self.tally.pit_tests()
+        ]
+
+    def detectable(self) -> float:
+        """The smallest contamination that the tokens so far would have shown with probability 0.95, or ``inf``."""
+        assert self.params is not None and self.tally is not None
+        if self.params.greedy:
+            return 1.0 - MISSED_RATE ** (1.0 / max(1, self.tokens))
+        if self.tally.leading_excess is None:
+            return math.inf
+        leading = self._budget()[f"contamination_{next(iter(self.tally.directions))}"]
+        return detectable_contamination(
+            self.tally.leading_excess, self.tally.tokens, leading, MISSED_RATE, noise=self.tally.noise
+        )
+
+    def contamination_bound(self) -> float:
+        """An upper confidence bound of the contamination, valid at every look with probability 0.95."""
+        assert self.params is not None and self.tally is not None
+        if self.params.greedy:
+            return 1.0 if self.greedy["defects"] or not self.tokens else self.detectable()
+        return self.tally.contamination_bound(MISSED_RATE)
+
+    def _inconclusive(self, flagged: Sequence[Test], detectable: float) -> str | None:
+        """Why nothing can be said, if so: a violation is said in any case."""
+        assert self.tally is not None
+        if flagged:
+            return None
+        if not math.isfinite(detectable):
+            if self.tally.noise > 0:
+                return (
+                    f"too few tokens for the machine's own noise (total variation {self.noise.total_variation:.3g}): "
+                    "not even an output drawn from the drafter alone would surely have been found"
+                )
+            return "too few tokens: not even an output drawn from the drafter alone would surely have been found"
+        if self.drafter is not None and self.speculated["claimed"] and not self.speculated["accepted"]:
+            return "no drafted token was ever accepted, so speculative decoding was not exercised"
+        return None
+
+    def _cause(self, flagged: Sequence[Test]) -> dict[str, Any]:
+        """The hard violations first, then the cause with the largest e-value, then the uniformity tests.
+
+        Impossible tokens have a cause of their own where one explains them better than chance strays would. What the
+        transcripts say of themselves comes last: what was found in them says more.
+        """
+        assert self.tally is not None
+
+        def rank(test: Test) -> tuple[bool, bool, float]:
+            return test.name != "declared_lossy", test.name in HARD, test.log10_e or 0.0
+
+        first = max(flagged, key=rank)
+        if first.name == "impossible_token":
+            return named_with_strays(self.tally.explained())
+        return named(self.tally.log_e) if first.log10_e is not None else named({first.name: 0.0})
 
 
-def _common_params(target: CausalModel, transcripts: Sequence[Transcript]) -> SamplingParams:
-    params = one_setting(transcripts)
+def _checked(target: CausalModel, transcripts: Sequence[Transcript]) -> SamplingParams:
+    params = one_setting(transcripts, tokens_needed=False)
     if not all(transcript.prompt_ids for transcript in transcripts):
         raise InputError("transcripts", "an empty prompt", "has no token to condition on", "keep the first token")
     largest = max(max((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
@@ -126,91 +303,3 @@ def _common_params(target: CausalModel, transcripts: Sequence[Transcript]) -> Sa
             "audit against the model that made them",
         )  # fmt: skip
     return params
-
-
-def _sampled(
-    evidence: list[Evidence], false_alarm_rate: float, seed: int
-) -> tuple[list[Test], dict[str, float], float]:
-    """The tests of sampled output, the logarithm of each cause's e-value and the detectable contamination."""
-    names = list(evidence[0].directions)
-    processes: dict[str, EProcess] = {f"contamination_{name}": _eprocess(evidence, name) for name in names}
-    log_e = {name: processes[f"contamination_{name}"].log_e for name in names}
-    paths = law_paths(evidence)
-    if paths:
-        # One test: the average of e-processes is one, and a law more costs no test its share of the error budget.
-        processes["bug_laws"] = EProcess.of_path(mixed_log_path(list(paths.values())))
-        log_e |= {name: float(path[-1]) for name, path in paths.items()}
-    uniforms = np.random.default_rng(np.random.SeedSequence([seed, 1])).random(sum(len(e.mass) for e in evidence))
-    below, mass, impossible = (
-        np.concatenate([getattr(e, part) for e in evidence]) for part in ("below", "mass", "impossible")
-    )
-    groups = np.concatenate([np.full(len(e.mass), e.index) for e in evidence])
-    u = pit_values(below, mass, uniforms)[~impossible]
-    pit = _pit_tests(u, groups[~impossible])
-    budget = split(false_alarm_rate, [*processes, *(name for name, _, _ in pit)])
-    tests = [
-        Test(name, process.running_max_log_e, process.rejects(budget[name]), log10_e=process.log10_e)
-        for name, process in processes.items()
-    ]
-    tests += [Test(name, statistic, p_value <= budget[name], p_value=p_value) for name, statistic, p_value in pit]
-    tests.append(Test("impossible_token", float(impossible.sum()), bool(impossible.any())))
-    leading = f"contamination_{names[0]}"
-    law = functools.reduce(lambda one, other: one + other, (e.leading_excess for e in evidence))
-    detectable = detectable_contamination(law, len(mass), budget[leading], MISSED_RATE)
-    return tests, log_e, detectable
-
-
-def _eprocess(evidence: list[Evidence], name: str) -> EProcess:
-    relative, on_support, max_ratio = (
-        np.concatenate([getattr(e.directions[name], part) for e in evidence])
-        for part in ("relative", "on_support", "max_ratio")
-    )
-    # A token outside the support is a violation counted apart; here it is neutral.
-    ratio = np.where(np.concatenate([e.impossible for e in evidence]), on_support, relative)
-    return log_contamination_eprocess(ratio, on_support, max_ratio)
-
-
-def _pit_tests(u: np.ndarray, groups: np.ndarray) -> list[tuple[str, float, float]]:
-    """Those of the three uniformity tests for which there are enough tokens."""
-    results = []
-    bins = min(BINS, len(u) // MINIMUM_PER_BIN)
-    if bins >= 2:
-        results.append(chi_square_uniform(u, bins))
-    if len(u) >= MINIMUM_TOKENS_CRAMER_VON_MISES:
-        results.append(cramer_von_mises_uniform(u))
-    if int((groups[1:] == groups[:-1]).sum()) >= MINIMUM_PAIRS:
-        results.append(lag_test(u, groups))
-    return [(result.name, result.statistic, result.p_value) for result in results]
-
-
-def _inconclusive(
-    tests: list[Test], detectable: float, noise: Noise, transcripts: Sequence[Transcript], drafter: Drafter | None
-) -> str | None:
-    """Why nothing can be said, if so: a hard violation is said in any case."""
-    if any(test.flagged and test.name in HARD for test in tests):
-        return None
-    flagged = any(test.flagged for test in tests)
-    if flagged and noise.total_variation > 0.01:
-        return f"the machine's own noise (total variation {noise.total_variation:.3g}) could be what the tests see"
-    if not flagged and not math.isfinite(detectable):
-        return "too few tokens: not even an output drawn from the drafter alone would surely have been found"
-    rounds = [transcript.rounds for transcript in transcripts if transcript.rounds is not None]
-    if drafter is not None and rounds and not any(any(counts) for counts in rounds) and not flagged:
-        return "no drafted token was ever accepted, so speculative decoding was not exercised"
-    return None
-
-
-def _cause(flagged: list[Test], log_e: dict[str, float], likelihoods: dict[str, float]) -> dict[str, Any]:
-    """The hard violations first, then the cause with the largest e-value, then the uniformity tests.
-
-    Impossible tokens have a cause of their own where one explains them better than chance strays would. What the
-    transcripts say of themselves comes last: what was found in them says more.
-    """
-
-    def rank(test: Test) -> tuple[bool, bool, float]:
-        return test.name != "declared_lossy", test.name in HARD, test.log10_e or 0.0
-
-    first = max(flagged, key=rank)
-    if first.name == "impossible_token":
-        return named_with_strays(likelihoods)
-    return named(log_e) if first.log10_e is not None else named({first.name: 0.0})

@@ -13,11 +13,13 @@ from specaudit.core.sampling import processed_probs
 from specaudit.core.types import SamplingParams, Transcript
 
 SAFETY = 2.0  # the largest of many tokens lies above the largest of the few measured
+MEASURED_TOKENS = 64  # of each output: a step a token costs as much as a whole decode does
+NEGLIGIBLE = 1e-4  # total variation: float32 makes a hundredth of it, half precision ten times as much
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Differences between one whole pass, one-token steps and k + 1-token steps over the same tokens.
+    """Differences between one whole pass a row, and one-token and k + 1-token steps of some rows side by side.
 
     Attributes
     ----------
@@ -25,7 +27,7 @@ class Noise:
         Largest change of the gap between the two leading logits, times a safety factor of two: a greedy choice by
         less than this is a tie.
     total_variation : float
-        Mean total-variation distance between the processed distributions.
+        Largest of the shapes' mean total-variation distances between the processed distributions, times two as well.
     tokens : int
         Tokens measured.
     """
@@ -39,24 +41,21 @@ class Noise:
 def measure_noise(
     model: CausalModel, transcripts: Sequence[Transcript], params: SamplingParams, width: int = 5, rows: int = 4
 ) -> Noise:
-    """Scores the first few outputs in three shapes and compares."""
+    """Scores the first tokens of the first few outputs in three shapes and compares."""
     chosen = [transcript for transcript in transcripts if len(transcript.output_ids) > 1][:rows]
     if not chosen:
         return Noise(0.0, 0.0, 0)
-    gaps, distances = [], []
-    for transcript in chosen:
-        whole = _whole(model, transcript)
-        for step in (1, width):
-            other = _stepped(model, transcript, step)
-            top = whole.topk(2, dim=-1).indices
-            gaps.append((_gap(whole, top) - _gap(other, top)).abs().max())
-            laws = processed_probs(whole, params) - processed_probs(other, params)
-            distances.append(laws.abs().sum(-1).mean() / 2)
-    return Noise(
-        margin=SAFETY * float(torch.stack(gaps).max()),
-        total_variation=float(torch.stack(distances).mean()),
-        tokens=sum(len(transcript.output_ids) for transcript in chosen),
-    )
+    outputs = [list(transcript.output_ids[:MEASURED_TOKENS]) for transcript in chosen]
+    prompts = [list(transcript.prompt_ids) for transcript in chosen]
+    whole = torch.cat([_whole(model, prompt, output) for prompt, output in zip(prompts, outputs, strict=True)])
+    top = whole.topk(2, dim=-1).indices
+    margins, distances = [], []
+    for step in (1, width):
+        other = _stepped(model, prompts, outputs, step)
+        margins.append(float((_gap(whole, top) - _gap(other, top)).abs().max()))
+        laws = processed_probs(whole, params) - processed_probs(other, params)
+        distances.append(float(laws.abs().sum(-1).mean()) / 2)
+    return Noise(SAFETY * max(margins), SAFETY * max(distances), len(whole))
 
 
 def _gap(logits: Tensor, top: Tensor) -> Tensor:
@@ -64,19 +63,24 @@ def _gap(logits: Tensor, top: Tensor) -> Tensor:
     return leading[:, 0] - leading[:, 1]
 
 
-def _whole(model: CausalModel, transcript: Transcript) -> Tensor:
-    ids = torch.tensor([[*transcript.prompt_ids, *transcript.output_ids[:-1]]])
-    return model.score_full(ids, [ids.shape[1]], len(transcript.prompt_ids) - 1)[0].float()
+def _whole(model: CausalModel, prompt: list[int], output: list[int]) -> Tensor:
+    ids = torch.tensor([[*prompt, *output[:-1]]])
+    return model.score_full(ids, [ids.shape[1]], len(prompt) - 1)[0].float()
 
 
-def _stepped(model: CausalModel, transcript: Transcript, width: int) -> Tensor:
-    """Logits of the same tokens, ``width`` at a time through the decode loop's own cache."""
-    fed = torch.tensor([[transcript.prompt_ids[-1], *transcript.output_ids[:-1]]], device=model.device)
-    cache = model.open_rows(1, len(transcript.prompt_ids) + fed.shape[1] + width)
-    cache.read([transcript.prompt_ids[:-1]])
+def _stepped(model: CausalModel, prompts: Sequence[list[int]], outputs: Sequence[list[int]], width: int) -> Tensor:
+    """Logits of the same tokens, all rows side by side and ``width`` at a time through the decode loop's own cache."""
+    longest = max(len(output) for output in outputs)
+    fed = torch.zeros(len(outputs), longest, dtype=torch.long)
+    for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+        fed[row, : len(output)] = torch.tensor([prompt[-1], *output[:-1]])
+    fed = fed.to(model.device)
+    cache = model.open_rows(len(outputs), max(len(prompt) for prompt in prompts) + longest + width)
+    cache.read([prompt[:-1] for prompt in prompts])
     parts = []
-    for start in range(0, fed.shape[1], width):
+    for start in range(0, longest, width):
         piece = fed[:, start : start + width]
-        parts.append(cache.forward(piece)[0].float())
-        cache.commit([piece.shape[1]])
-    return torch.cat(parts)
+        parts.append(cache.forward(piece).float())
+        cache.commit([piece.shape[1]] * len(outputs))
+    logits = torch.cat(parts, 1)
+    return torch.cat([logits[row, : len(output)] for row, output in enumerate(outputs)])

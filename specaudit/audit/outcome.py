@@ -27,7 +27,9 @@ class Test:
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
-def one_setting(transcripts: Sequence[Transcript], argument: str = "transcripts") -> SamplingParams:
+def one_setting(
+    transcripts: Sequence[Transcript], argument: str = "transcripts", *, tokens_needed: bool = True
+) -> SamplingParams:
     """The sampling parameters that all transcripts share, without a seed.
 
     Raises
@@ -35,7 +37,7 @@ def one_setting(transcripts: Sequence[Transcript], argument: str = "transcripts"
     InputError
         If there is no output token, or parameters differ.
     """
-    if not any(transcript.output_ids for transcript in transcripts):
+    if not transcripts or (tokens_needed and not any(transcript.output_ids for transcript in transcripts)):
         raise InputError(argument, len(transcripts), "hold no output token", "give outputs of at least one token")
     kinds = {dataclasses.replace(transcript.sampling, seed=0) for transcript in transcripts}
     if len(kinds) > 1:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specaudit.cli import options as o
 from specaudit.core.errors import InputError
+
+if TYPE_CHECKING:
+    from specaudit.acceptance.pair import Pair
+    from specaudit.audit.lossless import Audit
+    from specaudit.core.types import Transcript
 
 EXIT_CODES = {"no_violation_found": 0, "violated": 1, "inconclusive": 3}
 
@@ -43,6 +50,13 @@ def run(
     tree: o.Tree = None,
     verifier: o.VerifierName = "lossless",
     allow_pickle: o.AllowPickle = False,
+    until_decided: Annotated[
+        bool, typer.Option("--until-decided", help="Stop at a violation, or once --exclude is excluded.")
+    ] = False,
+    exclude: Annotated[float, typer.Option(help="Contamination by the draft to exclude with --until-decided.")] = 0.05,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Keep what was scored in this file, and go on from it: for long --transcripts.")
+    ] = None,
     out: o.OutFile = None,
     as_json: o.Json = False,
 ) -> int:
@@ -54,55 +68,92 @@ def run(
     params = setting.sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
-    _check_sources(target, draft, dataset, transcripts, baseline)
-    if not 0 < false_alarm_rate <= 0.5:
-        raise InputError("--false-alarm-rate", false_alarm_rate, "must be above 0 and at most 0.5", "use 0.001")
-    if out is not None:
-        check_writable("--out", out, folder=False)
+    _check_sources(target, draft, dataset, transcripts, baseline, checkpoint)
+    _check_numbers(false_alarm_rate, exclude, k, max_new_tokens, batch_size)
+    for argument, path in (("--out", out), ("--checkpoint", checkpoint)):
+        if path is not None:
+            check_writable(argument, path, folder=False)
     if baseline is not None:
         assert transcripts is not None
         return _black_boxes(transcripts, baseline, false_alarm_rate, seed, out, as_json)
     assert target is not None
-    for argument, value in (("--k", k), ("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
-        o.check_least(argument, value, 1)
-    outputs, workload, chosen = None, None, None
+    workload, count = None, 0
     if transcripts is not None:
         from specaudit.engines.transcripts import read
 
-        outputs = list(read(transcripts))  # before the models: a bad file should cost no loading
+        count = sum(1 for _ in read(transcripts))  # before the models: a bad file should cost no loading
     elif dataset is not None:
         workload = setting.workload(
             dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
             max_prompt_tokens=max_prompt_tokens,
         )  # fmt: skip
     pair = setting.load(target, draft, dtype, device, allow_pickle, tree)
-    from specaudit.acceptance.pair import decode_prompts, limits_of
-    from specaudit.audit.lossless import audit
+    from specaudit.audit.lossless import PIECE, Audit, in_pieces
+    from specaudit.audit.sequential import audit_until_decided
 
-    if outputs is None:
+    whole = Audit(pair.target, pair.drafter, false_alarm_rate=false_alarm_rate, seed=seed, looks=until_decided)
+    facts: dict[str, Any] = {"transcripts_file": str(transcripts) if transcripts else None}
+    size, chosen = PIECE, None
+    if transcripts is not None:
+        pieces = _resumed(whole, pair, transcripts, checkpoint) if checkpoint else in_pieces(read(transcripts))
+    else:
+        from specaudit.acceptance.pair import decode_pieces, limits_of
+
         assert workload is not None
         chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
-        outputs = decode_prompts(
-            pair, chosen, params, limits_of(pair.target, max_new_tokens), k=k, batch_size=batch_size,
-            verifier=verifier, progress=progress("decode"),
+        count, facts["k"] = len(chosen.ids), k
+        size = batch_size if until_decided else max(batch_size, PIECE)
+        pieces = decode_pieces(
+            pair, chosen, params, limits_of(pair.target, max_new_tokens), size=size, k=k, batch_size=batch_size,
+            verifier=verifier,
         )  # fmt: skip
-    result = audit(
-        pair.target, pair.drafter, outputs, false_alarm_rate=false_alarm_rate, seed=seed, progress=progress("score")
-    )
-    made_with = dataclasses.replace(outputs[0].sampling, seed=seed)  # a transcript's own seed is its row's
-    facts: dict[str, Any] = {"k": k if chosen else None, "transcripts_file": str(transcripts) if transcripts else None}
+    shown = progress("audit")(pieces, -(-(count - whole.transcripts) // size))
+    if until_decided:
+        result = audit_until_decided(whole, shown, exclude)
+    else:
+        for piece in shown:
+            whole.add(piece)
+        result = whole.result()
+    assert whole.params is not None
+    made_with = dataclasses.replace(whole.params, seed=seed)  # a transcript's own seed is its row's
     artifact = with_schema("audit", result, setting.provenance(pair, chosen, made_with, **facts))
     return _finished(artifact, out, as_json)
 
 
+def _resumed(whole: Audit, pair: Pair, transcripts: Path, file: Path) -> Iterable[Sequence[Transcript]]:
+    """The pieces that are still to be scored, after those that the file's audit had scored."""
+    from specaudit.audit import checkpoint
+    from specaudit.audit.lossless import in_pieces
+    from specaudit.core.artifacts import content_hash
+    from specaudit.engines.transcripts import read
+
+    settings = {name: getattr(whole, name) for name in ("false_alarm_rate", "seed", "looks")}
+    key = {**pair.facts, **settings, "transcripts_content": content_hash(transcripts)}
+    if file.exists():
+        checkpoint.load(file, whole, key)
+    rest = itertools.islice(read(transcripts), whole.transcripts, None)
+    return checkpoint.kept(in_pieces(rest), file, whole, key)
+
+
+def _check_numbers(false_alarm_rate: float, exclude: float, k: int, max_new_tokens: int, batch_size: int) -> None:
+    if not 0 < false_alarm_rate <= 0.5:
+        raise InputError("--false-alarm-rate", false_alarm_rate, "must be above 0 and at most 0.5", "use 0.001")
+    if not 0 < exclude <= 1:
+        raise InputError("--exclude", exclude, "must be above 0 and at most 1", "use 0.05")
+    for argument, value in (("--k", k), ("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
+        o.check_least(argument, value, 1)
+
+
 def _check_sources(
-    target: str | None, draft: str | None, dataset: str | None, transcripts: Path | None, baseline: Path | None
-) -> None:
+    target: str | None, draft: str | None, dataset: str | None, transcripts: Path | None, baseline: Path | None,
+    checkpoint: Path | None,
+) -> None:  # fmt: skip
     """Raises unless one thing is audited, against the target's weights or a baseline's transcripts."""
     if baseline is not None:
         if transcripts is None:
             raise InputError("--transcripts", None, "--baseline is compared with transcripts", "give both files")
-        for argument, value in (("--target", target), ("--draft", draft), ("--dataset", dataset)):
+        given = {"--target": target, "--draft": draft, "--dataset": dataset, "--checkpoint": checkpoint}
+        for argument, value in given.items():
             if value is not None:
                 remedy = "leave it out, or leave out --baseline to score with the target's weights"
                 raise InputError(argument, value, "--baseline compares transcripts alone", remedy)
@@ -113,6 +164,8 @@ def _check_sources(
     if (transcripts is None) == (dataset is None):
         given = "both" if dataset is not None else "neither"
         raise InputError("--dataset, --transcripts", given, "exactly one is needed", "give one of them")
+    if checkpoint is not None and transcripts is None:
+        raise InputError("--checkpoint", checkpoint, "keeps what was scored of --transcripts", "give transcripts")
     if dataset is not None and draft is None:
         raise InputError("--draft", None, "the own decoder needs a drafter", "give one, or --transcripts")
 
@@ -161,6 +214,8 @@ def print_audit(result: dict[str, Any]) -> None:
         print(f"because: {result['inconclusive_because']}")
     if result["cause"]:
         print(f"likely cause: {result['cause']['text']}")
+    if "contamination_bound" in result:
+        print(f"contamination of the output, at most: {figure(result['contamination_bound'])} (confidence 0.95)")
     print(f"smallest contamination these tokens would have shown: {figure(result['detectable_contamination'])}")
     if "greedy" in result:
         details = result["greedy"]

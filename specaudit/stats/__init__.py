@@ -11,10 +11,12 @@ from specaudit.stats.budget import split as split
 from specaudit.stats.certificate import contamination_upper_bound as contamination_upper_bound
 from specaudit.stats.eprocess import ContaminationEProcess as ContaminationEProcess
 from specaudit.stats.eprocess import EProcess as EProcess
+from specaudit.stats.eprocess import RunningMixture as RunningMixture
 from specaudit.stats.eprocess import contamination_bets as contamination_bets
 from specaudit.stats.eprocess import contamination_epsilons as contamination_epsilons
 from specaudit.stats.eprocess import contamination_increments as contamination_increments
 from specaudit.stats.eprocess import log_contamination_eprocess as log_contamination_eprocess
+from specaudit.stats.eprocess import log_contamination_increments as log_contamination_increments
 from specaudit.stats.eprocess import log_mean_exp as log_mean_exp
 from specaudit.stats.eprocess_power import detectable_contamination as detectable_contamination
 from specaudit.stats.eprocess_power import required_tokens_contamination as required_tokens_contamination
@@ -33,8 +35,7 @@ from specaudit.stats.gof_power import detectable_lag as detectable_lag
 from specaudit.stats.gof_power import required_pairs_lag as required_pairs_lag
 from specaudit.stats.gof_power import required_tokens_chi_square as required_tokens_chi_square
 from specaudit.stats.gof_power import required_tokens_cramer_von_mises as required_tokens_cramer_von_mises
-from specaudit.stats.law_eprocess import log_law_path as log_law_path
-from specaudit.stats.law_eprocess import mixed_log_path as mixed_log_path
+from specaudit.stats.law_eprocess import log_law_increments as log_law_increments
 from specaudit.stats.pit import pit_values as pit_values
 from specaudit.stats.two_sample import detectable_exchange as detectable_exchange
 from specaudit.stats.two_sample import exchange_tests as exchange_tests

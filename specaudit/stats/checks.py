@@ -74,3 +74,10 @@ def effect(argument: str, value: float, high: float) -> float:
     if not 0.0 < value <= high:
         raise InputError(argument, value, f"must be above 0 and at most {high:g}", "use, for example, 0.05")
     return float(value)
+
+
+def least(argument: str, value: float, low: float) -> float:
+    """Return a finite number that is at least ``low``."""
+    if not (math.isfinite(value) and value >= low):
+        raise InputError(argument, value, f"must be a finite number, {low:g} or more", f"use {low:g} or more")
+    return float(value)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.special
 from numpy.typing import ArrayLike
 
 from specaudit.core.errors import InputError
@@ -31,12 +30,6 @@ class EProcess:
     log_e: float
     running_max_log_e: float
     tokens: int
-
-    @staticmethod
-    def of_path(log_path: Floats) -> EProcess:
-        """Of its logarithm after every token."""
-        last = float(log_path[-1]) if log_path.size else 0.0
-        return EProcess(last, max(0.0, float(log_path.max(initial=0.0))), log_path.size)
 
     @property
     def log10_e(self) -> float:
@@ -69,6 +62,56 @@ class ContaminationEProcess(EProcess):
     log_e_by_epsilon: Floats
 
 
+class RunningMixture:
+    """An average of e-processes that is read piece by piece: its size does not grow with the tokens.
+
+    Parameters
+    ----------
+    weights : array_like, [components]
+        Positive, fixed before the tokens are seen; shares of their sum.
+
+    Attributes
+    ----------
+    log_e_by_component : ndarray, [components]
+        Natural logarithm of each component after the last token.
+    running_max_log_e : float
+    tokens : int
+
+    References
+    ----------
+    Vovk and Wang, "E-values: calibration, combination and applications", arXiv:1912.06116, section 3.
+    """
+
+    def __init__(self, weights: ArrayLike) -> None:
+        shares = checks.vector("weights", weights)
+        if not shares.size or np.any(shares <= 0.0):
+            raise InputError("weights", weights, "must be one positive number or more", "leave out what has no share")
+        self.log_weights = np.log(shares / shares.sum())
+        self.log_e_by_component = np.zeros(shares.size)
+        self.running_max_log_e = 0.0
+        self.tokens = 0
+
+    def read(self, log_increments: Floats) -> None:
+        """Takes up the next tokens, ``[components, tokens]``."""
+        if log_increments.shape[:1] != self.log_weights.shape:
+            wanted = f"must have {self.log_weights.size} rows"
+            raise InputError("log_increments", log_increments.shape, wanted, "give one row a component")
+        if not log_increments.shape[1]:
+            return
+        paths = self.log_e_by_component[:, None] + np.cumsum(log_increments, axis=1)
+        path = np.logaddexp.reduce(paths + self.log_weights[:, None], axis=0)
+        self.log_e_by_component = paths[:, -1]
+        self.running_max_log_e = max(self.running_max_log_e, float(path.max()))
+        self.tokens += log_increments.shape[1]
+
+    @property
+    def eprocess(self) -> EProcess:
+        if not self.tokens:
+            return EProcess(0.0, 0.0, 0)  # not the weights' rounding
+        log_e = float(np.logaddexp.reduce(self.log_e_by_component + self.log_weights))
+        return EProcess(log_e, self.running_max_log_e, self.tokens)
+
+
 def log_mean_exp(log_values: ArrayLike, axis: int | None = None) -> Floats:
     """Return ``log(mean(exp(log_values)))`` along ``axis``, without overflow; of all values if None.
 
@@ -78,7 +121,7 @@ def log_mean_exp(log_values: ArrayLike, axis: int | None = None) -> Floats:
     terms = values.size if axis is None else values.shape[axis]
     if terms == 0:
         raise InputError("log_values", values.shape, "must hold a value to average", "pass one value or more")
-    return scipy.special.logsumexp(values, axis=axis) - math.log(terms)
+    return np.logaddexp.reduce(values, axis=axis) - math.log(terms)
 
 
 def contamination_epsilons(levels: int) -> Floats:
@@ -155,14 +198,45 @@ def contamination_increments(
     return 1.0 + contamination_bets(epsilon, support, largest) * (ratios - support)
 
 
+def log_contamination_increments(
+    ratio: ArrayLike, alternative_on_support: ArrayLike, max_ratio: ArrayLike, levels: int = 6, noise: float = 0.0
+) -> Floats:
+    """Return the logarithms of the increments for each contamination of `contamination_epsilons`.
+
+    Parameters and errors are those of `contamination_increments`, and:
+
+    Parameters
+    ----------
+    noise : float
+        A bound on the mean total variation between the target's law and the one that a lossless engine of this
+        arithmetic draws from, times the largest ratio ``R`` that any context has. Each increment of the bet ``b`` is
+        divided by ``1 + |b| noise``, its expectation at most under any such law: an increment spans at most
+        ``|b| R``. Contexts whose own distance is larger are made up for by others, since the logarithm is concave.
+
+    Returns
+    -------
+    ndarray, [2 * levels, tokens]
+
+    References
+    ----------
+    Saha and Ramdas, "Huber-robust likelihood ratio tests for composite nulls and alternatives", arXiv:2408.14015
+    (increments divided by their worst expectation in a total-variation ball).
+    """
+    ratios, support, largest = _validated(ratio, alternative_on_support, max_ratio)
+    epsilons = contamination_epsilons(levels)
+    gains = [contamination_bets(float(epsilon), support, largest) * (ratios - support) for epsilon in epsilons]
+    # log1p keeps the digits of a small bet; increments are at least one half, so every logarithm is finite.
+    return np.log1p(np.stack(gains)) - np.log1p(np.abs(epsilons) * checks.least("noise", noise, 0.0))[:, None]
+
+
 def log_contamination_eprocess(
-    ratio: ArrayLike, alternative_on_support: ArrayLike, max_ratio: ArrayLike, levels: int = 6
+    ratio: ArrayLike, alternative_on_support: ArrayLike, max_ratio: ArrayLike, levels: int = 6, noise: float = 0.0
 ) -> ContaminationEProcess:
     """Return the e-process mixed over contaminations ``+-2^-j``, j = 1 .. levels.
 
     Under "lossless" the mixture is a martingale from one, so it ever reaches ``1 / delta`` with probability at most
     ``delta`` (Ville), for any dependence of the contexts on the past. Increments are those of
-    `contamination_increments`; parameters and errors are as there.
+    `log_contamination_increments`; parameters and errors are as there.
 
     Parameters
     ----------
@@ -180,18 +254,13 @@ def log_contamination_eprocess(
     Ramdas, Grunwald, Vovk and Shafer, "Game-theoretic statistics and safe anytime-valid inference", arXiv:2210.01948
     (Ville's inequality, mixtures).
     """
-    ratios, support, largest = _validated(ratio, alternative_on_support, max_ratio)
     epsilons = contamination_epsilons(levels)
-    mixture = np.full(ratios.size, -np.inf)
-    finals = np.zeros(epsilons.size)
-    for i, epsilon in enumerate(epsilons):
-        # log1p keeps the digits of a small bet; increments are at least one half, so every logarithm is finite.
-        path = np.cumsum(np.log1p(contamination_bets(float(epsilon), support, largest) * (ratios - support)))
-        mixture = np.logaddexp(mixture, path)
-        finals[i] = path[-1] if path.size else 0.0
-    mixture -= math.log(epsilons.size)
-    whole = EProcess.of_path(mixture)
-    return ContaminationEProcess(whole.log_e, whole.running_max_log_e, whole.tokens, epsilons, finals)
+    mixture = RunningMixture(np.ones(epsilons.size))
+    mixture.read(log_contamination_increments(ratio, alternative_on_support, max_ratio, levels, noise))
+    whole = mixture.eprocess
+    return ContaminationEProcess(
+        whole.log_e, whole.running_max_log_e, whole.tokens, epsilons, mixture.log_e_by_component
+    )
 
 
 def _validated(ratio: ArrayLike, alternative_on_support: ArrayLike, max_ratio: ArrayLike) -> tuple[Floats, ...]:

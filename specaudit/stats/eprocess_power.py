@@ -16,7 +16,7 @@ _NO_DECAY = 1e-13  # a rate a token that rounding alone can make
 
 
 def detectable_contamination(
-    law: ExcessLaw, tokens: int, false_alarm_rate: float, missed_rate: float, levels: int = 6
+    law: ExcessLaw, tokens: int, false_alarm_rate: float, missed_rate: float, levels: int = 6, noise: float = 0.0
 ) -> float:
     """Return a contamination that `log_contamination_eprocess` finds in ``tokens`` tokens, the smallest by this bound.
 
@@ -40,8 +40,8 @@ def detectable_contamination(
         Number of tokens.
     false_alarm_rate, missed_rate : float
         The level at which the e-process rejects, and the chance with which it may miss the contamination returned.
-    levels : int
-        As given to the e-process.
+    levels, noise
+        As given to the e-process. Its divisor ``1 + b noise`` raises what must be reached by ``n log(1 + b noise)``.
 
     Returns
     -------
@@ -63,13 +63,14 @@ def detectable_contamination(
     surplus, slope = _chernoff_terms(law, levels)
     # A - exp(-cost / n) without cancellation. Where the laws agree, the slope is zero or a rounding of it, and the
     # quotient could overflow: it is formed only where it is at most one.
-    wanted = surplus - np.expm1(-log_cost / tokens)
+    wanted = surplus - np.expm1(-log_cost / tokens - _log_divisors(levels, noise))
     return float(np.min(np.divide(wanted, slope, out=np.full_like(wanted, np.inf), where=slope >= wanted)))
 
 
 def required_tokens_contamination(
-    law: ExcessLaw, contamination: float, false_alarm_rate: float, missed_rate: float, levels: int = 6
-) -> float:
+    law: ExcessLaw, contamination: float, false_alarm_rate: float, missed_rate: float, levels: int = 6,
+    noise: float = 0.0,
+) -> float:  # fmt: skip
     """Return tokens with which `log_contamination_eprocess` finds ``contamination``.
 
     Inverse of `detectable_contamination`; see there. ``contamination`` is in (0, 1].
@@ -83,7 +84,7 @@ def required_tokens_contamination(
     log_cost = _log_cost(levels, false_alarm_rate, missed_rate)
     surplus, slope = _chernoff_terms(law, levels)
     # Kept above -1: where every token would betray the drafter, rounding could pass it.
-    decay = -np.log1p(np.maximum(surplus - contamination * slope, -1.0 + 1e-15))
+    decay = -np.log1p(np.maximum(surplus - contamination * slope, -1.0 + 1e-15)) - _log_divisors(levels, noise)
     tokens = np.min(np.divide(log_cost, decay, out=np.full_like(decay, np.inf), where=decay > _NO_DECAY))
     return float(np.ceil(tokens))
 
@@ -93,6 +94,12 @@ def _log_cost(levels: int, false_alarm_rate: float, missed_rate: float) -> Float
     alarm, miss = checks.rate("false_alarm_rate", false_alarm_rate), checks.rate("missed_rate", missed_rate)
     threshold = math.log(2.0 * checks.count("levels", levels) / alarm)
     return (_EXPONENTS * threshold + math.log(1.0 / miss))[None, :]
+
+
+def _log_divisors(levels: int, noise: float) -> Floats:
+    """Return ``c log(1 + b noise)`` for each bet and exponent, shape [levels, exponents]."""
+    bets = 0.5 ** np.arange(1, levels + 1)
+    return np.log1p(bets * checks.least("noise", noise, 0.0))[:, None] * _EXPONENTS
 
 
 def _chernoff_terms(law: ExcessLaw, levels: int) -> tuple[Floats, Floats]:

@@ -65,7 +65,8 @@ def excess_law(target_probs: ArrayLike, draft_probs: ArrayLike) -> ExcessLaw:
     Parameters
     ----------
     target_probs, draft_probs : array_like, [contexts, vocab]
-        Processed distributions of target and drafter in float64. The target's zeros are outside its support.
+        Processed distributions of target and drafter in float64. The target's zeros are outside its support. The
+        drafter's rows may sum to less than one, where their largest values are cut off.
 
     Returns
     -------
@@ -75,9 +76,10 @@ def excess_law(target_probs: ArrayLike, draft_probs: ArrayLike) -> ExcessLaw:
     Raises
     ------
     InputError
-        If shapes differ, or a row of either is not a distribution.
+        If shapes differ, or a row of the target is not a distribution, or one of the drafter sums to more than one.
     """
-    target, draft = _distributions("target_probs", target_probs), _distributions("draft_probs", draft_probs)
+    target = _distributions("target_probs", target_probs, least=1.0)
+    draft = _distributions("draft_probs", draft_probs, least=0.0)
     if target.shape != draft.shape:
         raise InputError("draft_probs", draft.shape, f"must have the target's shape {target.shape}", "align the rows")
     supported = target > 0.0
@@ -101,14 +103,15 @@ def _bins(excess: Floats) -> NDArray[np.int64]:
     return np.where(excess < 0.0, step, step + _HALF)
 
 
-def _distributions(argument: str, values: ArrayLike) -> Floats:
+def _distributions(argument: str, values: ArrayLike, least: float) -> Floats:
     rows = checks.bounded(argument, checks.array(argument, values, dimensions=(2,)), 0.0, 1.0 + checks.ROUNDING)
     if rows.shape[0] == 0:
         raise InputError(argument, rows.shape, "must hold a context", "pass one row or more")
     totals = rows.sum(axis=1)
-    wrong = np.abs(totals - 1.0) > checks.ROUNDING
+    wrong = ~((totals >= least - checks.ROUNDING) & (totals <= 1.0 + checks.ROUNDING))
     if wrong.any():
         first = int(np.argmax(wrong))
-        problem = f"every row must sum to 1, first broken at row {first}"
+        wanted = "1" if least else "at most 1"
+        problem = f"every row must sum to {wanted}, first broken at row {first}"
         raise InputError(argument, float(totals[first]), problem, "normalise the processed distribution in float64")
     return rows

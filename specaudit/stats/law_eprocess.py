@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,13 +10,14 @@ from numpy.typing import ArrayLike
 from specaudit.core.errors import InputError
 from specaudit.stats import checks
 from specaudit.stats.checks import Floats
-from specaudit.stats.eprocess import log_mean_exp
 
 STRONGEST = 0.999  # keeps every increment above zero, whatever rounding adds to the mass on the support
 
 
-def log_law_path(ratio: ArrayLike, alternative_on_support: ArrayLike, strengths: Sequence[float]) -> Floats:
-    """Return the logarithm, after every token, of the e-process against a law ``r``, mixed over its strengths.
+def log_law_increments(
+    ratio: ArrayLike, alternative_on_support: ArrayLike, strengths: Sequence[float], noise: float = 0.0
+) -> Floats:
+    """Return the logarithms of the increments against a law ``r`` of several strengths.
 
     An increment is ``1 + w (r(x)/p(x) - s)``, ``s`` being the mass of ``r`` on the support of ``p``: the likelihood
     ratio of ``(1 - w s) p + w r`` to ``p`` on that support. Its expectation under ``p`` is one and it is at least
@@ -31,12 +31,13 @@ def log_law_path(ratio: ArrayLike, alternative_on_support: ArrayLike, strengths:
     alternative_on_support : array_like, [tokens]
         ``s``, in [0, 1].
     strengths : sequence of float
-        Each ``w`` above 0 and at most `STRONGEST`, mixed with equal weights.
+        Each ``w`` above 0 and at most `STRONGEST`.
+    noise : float
+        As in `log_contamination_increments`.
 
     Returns
     -------
-    ndarray, [tokens]
-        Paths of several laws are averaged by `log_mean_exp` over the laws: the average of martingales is one.
+    ndarray, [strengths, tokens]
 
     Raises
     ------
@@ -45,8 +46,7 @@ def log_law_path(ratio: ArrayLike, alternative_on_support: ArrayLike, strengths:
 
     References
     ----------
-    Grunwald, de Heide and Koolen, "Safe testing", arXiv:1906.07801 (likelihood ratios as e-values); Vovk and Wang,
-    "E-values: calibration, combination and applications", arXiv:1912.06116, section 3 (averages).
+    Grunwald, de Heide and Koolen, "Safe testing", arXiv:1906.07801 (likelihood ratios as e-values).
     """
     ratios = checks.vector("ratio", ratio, low=0.0)
     support = checks.vector("alternative_on_support", alternative_on_support, 0.0, 1.0 + checks.ROUNDING)
@@ -54,14 +54,5 @@ def log_law_path(ratio: ArrayLike, alternative_on_support: ArrayLike, strengths:
     if not len(strengths) or not all(0.0 < strength <= STRONGEST for strength in strengths):
         problem = f"must be one or more numbers above 0 and at most {STRONGEST:g}"
         raise InputError("strengths", strengths, problem, "use, for example, 0.5")
-    mixture = np.full(ratios.size, -math.inf)
-    for strength in strengths:
-        mixture = np.logaddexp(mixture, np.cumsum(np.log1p(strength * (ratios - support))))
-    return mixture - math.log(len(strengths))
-
-
-def mixed_log_path(log_paths: Sequence[Floats]) -> Floats:
-    """Return the path of the average of e-processes, ``[tokens]``, from their logarithms after every token."""
-    if not log_paths:
-        raise InputError("log_paths", len(log_paths), "must hold a path to average", "pass one or more")
-    return log_mean_exp(np.stack(log_paths), axis=0)
+    stakes = np.asarray(strengths, dtype=np.float64)[:, None]
+    return np.log1p(stakes * (ratios - support)) - np.log1p(stakes * checks.least("noise", noise, 0.0))

@@ -2,11 +2,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
-from specaudit.audit.lossless import audit
+from specaudit.audit import checkpoint
+from specaudit.audit.lossless import Audit, audit
+from specaudit.audit.noise import Noise
+from specaudit.audit.sequential import audit_until_decided
 from specaudit.core.errors import InputError
 from specaudit.core.types import SamplingParams, Transcript
 from specaudit.drafters import chain
+from specaudit.models.tabular import TabularModel
 
 PLAIN = SamplingParams(seed=20)
 COLD = SamplingParams(temperature=0.6, seed=21)
@@ -214,3 +219,167 @@ def test_what_cannot_be_audited_is_refused(tabular_pair, transcripts, problem):
 def test_seeds_may_differ_within_an_audit(tabular_pair):
     transcripts = [Transcript((1,), (2, 3), dataclasses.replace(PLAIN, seed=seed)) for seed in range(3)]
     assert audit(tabular_pair.target, None, transcripts)["tokens"] == 6
+
+
+# Piece by piece
+
+
+def test_pieces_make_the_same_audit(tabular_pair, outputs):
+    """But for the scorer's padding, which is another one: the numbers agree to rounding."""
+    transcripts = [*outputs("draft", PLAIN), Transcript((1, 2), (), PLAIN)]
+    drafter = tabular_pair.drafter("draft")
+    whole = audit(tabular_pair.target, drafter, transcripts)
+    pieces = Audit(tabular_pair.target, drafter)
+    for start in range(0, len(transcripts), 7):
+        pieces.add(transcripts[start : start + 7])
+    parts = pieces.result()
+    assert by_name(parts).keys() == by_name(whole).keys()
+    for name, test in by_name(whole).items():
+        assert by_name(parts)[name]["statistic"] == pytest.approx(test["statistic"], abs=1e-9), name
+    for name in ("verdict", "tokens", "transcripts", "detectable_contamination", "contamination_bound"):
+        assert parts[name] == pytest.approx(whole[name], abs=1e-12) if "bound" in name else parts[name] == whole[name]
+
+
+@pytest.mark.parametrize("params", [PLAIN, GREEDY], ids=["plain", "greedy"])
+def test_pieces_must_be_made_alike(tabular_pair, outputs, params):
+    whole = Audit(tabular_pair.target, None)
+    whole.add(outputs(None, params)[:3])
+    with pytest.raises(InputError, match="made under different sampling parameters"):
+        whole.add(outputs(None, COLD)[:3])
+
+
+def test_an_audit_of_nothing_has_no_result(tabular_pair):
+    whole = Audit(tabular_pair.target, None)
+    whole.add([])
+    with pytest.raises(InputError, match="hold no output token"):
+        whole.result()
+
+
+def test_greedy_pieces_count_every_divergence_once(tabular_pair, outputs):
+    right = outputs("draft", GREEDY)
+    transcripts = right
+    for index, position in ((2, 11), (44, 3)):
+        transcripts = corrupted(transcripts, index, position, (right[index].output_ids[position] + 1) % 8)
+    whole = audit(tabular_pair.target, None, transcripts)
+    pieces = Audit(tabular_pair.target, None)
+    for start in range(0, len(transcripts), 10):
+        pieces.add(transcripts[start : start + 10])
+    assert pieces.result()["greedy"] == whole["greedy"]
+    assert {2, 44} <= {one["transcript"] for one in whole["greedy"]["divergences"]}
+
+
+def pieces_of(transcripts, size=4):
+    return [transcripts[start : start + size] for start in range(0, len(transcripts), size)]
+
+
+def test_it_stops_where_contamination_is_excluded(tabular_pair, outputs):
+    drafter = tabular_pair.drafter("draft")
+    pieces = iter(pieces_of(outputs("draft", PLAIN)))
+    result = audit_until_decided(Audit(tabular_pair.target, drafter, looks=True), pieces, wanted=0.4)
+    assert (result["decided"], result["verdict"]) == ("excluded", "no_violation_found")
+    assert result["contamination_bound"] <= 0.4
+    assert result["tokens"] < 2500
+    assert list(pieces)
+
+
+def test_it_stops_at_a_violation(tabular_pair, outputs, faulty_verifiers):
+    transcripts = outputs("draft", PLAIN, verifier=faulty_verifiers["lenient"])
+    drafter = tabular_pair.drafter("draft")
+    result = audit_until_decided(Audit(tabular_pair.target, drafter, looks=True), pieces_of(transcripts), wanted=0.01)
+    assert (result["decided"], result["verdict"]) == ("violated", "violated")
+    assert result["tokens"] < 2500
+    assert result["cause"]["text"]
+
+
+def test_it_says_where_the_transcripts_did_not_decide(tabular_pair, outputs):
+    drafter = tabular_pair.drafter("draft")
+    result = audit_until_decided(
+        Audit(tabular_pair.target, drafter, looks=True), pieces_of(outputs("draft", PLAIN)), wanted=0.001
+    )
+    assert (result["decided"], result["tokens"], result["looks"] > 1) == (None, 2500, True)
+
+
+def test_what_an_earlier_look_found_stays_found(tabular_pair, outputs, faulty_verifiers):
+    """And later looks spend less on the tests of a fixed sample."""
+    transcripts = outputs("draft", PLAIN, verifier=faulty_verifiers["argmax"])
+    whole = Audit(tabular_pair.target, tabular_pair.drafter("draft"), looks=True)
+    whole.add(transcripts)
+    first = {name for name, test in by_name(whole.result()).items() if test["flagged"]}
+    assert "pit_chi_square" in first
+    whole.add(outputs("draft", PLAIN) * 4)
+    assert first <= {name for name, test in by_name(whole.result()).items() if test["flagged"]}
+
+
+# Under noise
+
+
+def test_noise_makes_the_bets_robust_and_decides_no_uniformity(tabular_pair, outputs, monkeypatch):
+    monkeypatch.setattr("specaudit.audit.lossless.measure_noise", lambda *_: Noise(0.1, 0.01, 100))
+    drafter = tabular_pair.drafter("draft")
+    noisy = audit(tabular_pair.target, drafter, outputs("draft", PLAIN))
+    monkeypatch.undo()
+    exact = audit(tabular_pair.target, drafter, outputs("draft", PLAIN))
+    assert noisy["verdict"] == "no_violation_found"
+    assert noisy["noise"]["robust"] is True
+    assert exact["noise"]["robust"] is False
+    for name in ("detectable_contamination", "contamination_bound"):
+        assert noisy[name] > exact[name]
+    assert not any(test["flagged"] for name, test in by_name(noisy).items() if name.startswith("pit"))
+
+
+def test_a_fault_larger_than_the_noise_is_found_all_the_same(tabular_pair, outputs, faulty_verifiers, monkeypatch):
+    monkeypatch.setattr("specaudit.audit.lossless.measure_noise", lambda *_: Noise(0.1, 0.01, 100))
+    transcripts = outputs("draft", PLAIN, verifier=faulty_verifiers["argmax"])
+    result = audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)
+    assert result["verdict"] == "violated"
+    assert by_name(result)["bug_laws"]["flagged"]
+
+
+def test_an_engine_whose_noise_is_within_the_bound_is_not_accused(tabular_pair, outputs, monkeypatch):
+    """It draws from (1 - 0.03) p + 0.03 q: contamination, but no more than the noise was measured to be."""
+    monkeypatch.setattr("specaudit.audit.lossless.measure_noise", lambda *_: Noise(0.1, 0.03, 100))
+    laws = [torch.softmax(model.logits, -1) for model in (tabular_pair.target, tabular_pair.draft)]
+    assert float((laws[0] - laws[1]).abs().sum(-1).max()) / 2 < 1
+    noisy = dataclasses.replace(tabular_pair, target=TabularModel((0.97 * laws[0] + 0.03 * laws[1]).log()))
+    transcripts = noisy.decode(None, PLAIN, [[i % 8] for i in range(400)], max_new_tokens=50).transcripts
+    result = audit(tabular_pair.target, tabular_pair.drafter("draft"), transcripts)
+    assert not [test["name"] for test in result["tests"] if test["flagged"]]
+
+
+# Gone on with
+
+
+def test_an_interrupted_audit_goes_on_where_it_was(tabular_pair, outputs, tmp_path):
+    transcripts, key = outputs("draft", PLAIN), {"target": "a", "seed": 0}
+    drafter, file = tabular_pair.drafter("draft"), tmp_path / "audit.npz"
+    first = Audit(tabular_pair.target, drafter, looks=True)
+    first.add(transcripts[:20])
+    first.result()
+    checkpoint.save(file, first, key)
+    second = Audit(tabular_pair.target, drafter, looks=True)
+    checkpoint.load(file, second, key)
+    for whole in (first, second):
+        whole.add(transcripts[20:])
+    assert first.result() == second.result()
+
+
+def test_a_finished_audit_leaves_no_checkpoint(tabular_pair, outputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SAVE_SECONDS", 0.0)
+    file, whole = tmp_path / "audit.npz", Audit(tabular_pair.target, None)
+    seen = []
+    for piece in checkpoint.kept(pieces_of(outputs(None, PLAIN), 10), file, whole, {}):
+        seen.append(file.exists())
+        whole.add(piece)
+    assert seen == [False, True, True, True, True]
+    assert not file.exists()
+
+
+def test_another_audits_checkpoint_is_refused(tabular_pair, outputs, tmp_path):
+    file, whole = tmp_path / "audit.npz", Audit(tabular_pair.target, None)
+    whole.add(outputs(None, PLAIN))
+    checkpoint.save(file, whole, {"target": "a", "seed": 0})
+    with pytest.raises(InputError, match="is of another audit: seed differ"):
+        checkpoint.load(file, Audit(tabular_pair.target, None), {"target": "a", "seed": 1})
+    file.write_text("what is this")
+    with pytest.raises(InputError, match="is not a checkpoint"):
+        checkpoint.load(file, Audit(tabular_pair.target, None), {})

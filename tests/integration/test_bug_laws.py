@@ -109,7 +109,12 @@ def cause_of(pair, transcripts, draft="draft"):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named(tabular_pair, outputs, fault, params):
     transcripts = outputs(params, FAULTS[fault])
-    assert cause_of(tabular_pair, transcripts)["name"] == fault
+    cause = cause_of(tabular_pair, transcripts)
+    if (fault, params) == ("typical_acceptance", TRUNCATED):
+        # No token that truncation leaves falls below its threshold: it accepts all, and that law comes first.
+        assert (cause["name"], cause["close"]) == ("draft_unverified", ["typical_acceptance"])
+    else:
+        assert cause["name"] == fault
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specaudit.audit.bug_laws import LENIENCES, Contexts, bug_laws
-from specaudit.audit.cause import EXPLANATIONS, IN_PART, explained, law_paths, named, named_with_strays
+from specaudit.audit.cause import EXPLANATIONS, named, named_with_strays
 from specaudit.audit.evidence import gather
 from specaudit.audit.exact_law import ChainCase, emission_laws
 from specaudit.audit.positions import bonus_positions
+from specaudit.audit.tally import IN_PART, Tally
 from specaudit.core.errors import InputError
 from specaudit.core.sampling import processed_along
 from specaudit.core.types import Limits, SamplingParams, Transcript
@@ -21,7 +22,7 @@ from specaudit.decode import decode
 from specaudit.drafters import create_drafter
 from specaudit.models.tabular import TabularModel
 from specaudit.models.target import ModelTarget
-from specaudit.stats import log_law_path
+from specaudit.stats import log_law_increments
 from specaudit.verify import RejectionVerifier, TypicalVerifier
 
 PLAIN = SamplingParams()
@@ -310,7 +311,7 @@ def test_no_increment_expects_more_than_one(seed, params, place, draft):
         numbers = [item.laws[law] for item in found]
         for strength in IN_PART:
             expected = sum(
-                p[x] * np.exp(log_law_path(numbers[x].relative, numbers[x].on_support, [strength])[0])
+                p[x] * np.exp(log_law_increments(numbers[x].relative, numbers[x].on_support, [strength])[0, 0])
                 for x in np.flatnonzero(p)
             )
             assert expected <= 1.0 + 1e-12, law
@@ -380,7 +381,10 @@ def test_impossible_tokens_count_towards_the_law_that_emits_them():
     drafter = create_drafter("draft", target, lambda _: small)
     found = list(gather(target, drafter, outputs, params))
     assert sum(item.impossible.sum() for item in found) > 20
-    scores = explained(found, target.vocabulary)
+    tally = Tally(target.vocabulary, seed=0)
+    for item in found:
+        tally.add(item, item.index)
+    scores = tally.explained()
     assert named_with_strays(scores)["name"] == "top_k_ignored"
     assert scores["residual_from_target"] == -np.inf
-    assert law_paths(found)["top_k_ignored"][-1] == pytest.approx(0.0, abs=1e-9)
+    assert tally.log_e["top_k_ignored"] == pytest.approx(0.0, abs=1e-9)
