@@ -51,6 +51,9 @@ def run(
         Path | None, typer.Option(help="Predict from this profile, where its sampling is the same.")
     ] = None,
     costs: Annotated[Path | None, typer.Option(help="Predict from this cost table.")] = None,
+    sweeps: Annotated[
+        int, typer.Option(help="Paired runs of every width that its costs are measured with; fewer are less exact.")
+    ] = 9,
     seed: o.Seed = 0,
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
@@ -86,8 +89,9 @@ def run(
         )
         for t in o.numbers("--temperature", given["--temperature"], float)
     ]
-    for argument, value in (("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
-        o.check_least(argument, value, 1)
+    for argument, value, least in (("--max-new-tokens", max_new_tokens, 1), ("--batch-size", batch_size, 1),
+                                   ("--sweeps", sweeps, 2)):  # fmt: skip
+        o.check_least(argument, value, least)
     check_written(out, chart)
     known = read_known(profile, costs, batch_size, drafts)
     workload = setting.workload(
@@ -108,7 +112,7 @@ def run(
     rows: list[dict[str, Any]] = []
     for drafter in drafters:
         rows += bench_with_prediction(
-            model, drafter, chosen.ids, settings, limits, ks, batch_size, known, progress
+            model, drafter, chosen.ids, settings, limits, ks, batch_size, known, sweeps, progress
         )[0]  # fmt: skip
     names = ", ".join(dict.fromkeys(row["draft"] for row in rows))
     figures: dict[str, Any] = {"target": model.name, "draft": names, "mode": "eager", "rows": rows}

@@ -125,13 +125,14 @@ def _interval(base: Speed, spec: Speed, seed: int) -> list[float | None]:
 
 def bench_with_prediction(
     model: CausalModel, drafter: Drafter, prompts: Sequence[Sequence[int]], settings: Sequence[SamplingParams],
-    limits: Limits, ks: Sequence[int], batch: int, known: Known | None = None,
+    limits: Limits, ks: Sequence[int], batch: int, known: Known | None = None, sweeps: int = Plan.pairs,
     progress: Callable[[str], Progress] = lambda _title: lambda items, _total: items,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
     """Measured beside predicted, for every setting of the sampling parameters.
 
     The prediction of a setting comes from ``known`` where that is a profile under the same setting. Otherwise the
-    baseline's own outputs are scored. Without ``known`` the costs of a setting are measured between its prompts.
+    baseline's own outputs are scored. Without ``known`` the costs of a setting are measured between its prompts, in
+    ``sweeps`` paired runs of every width.
 
     Returns
     -------
@@ -140,7 +141,7 @@ def bench_with_prediction(
     rows: list[dict[str, Any]] = []
     costs = known.costs if known is not None else {}
     for params in settings:
-        meter = None if known is not None else _meter(model, drafter, prompts, params, limits, max(ks), batch)
+        meter = None if known is not None else _meter(model, drafter, prompts, params, limits, max(ks), batch, sweeps)
         title = f"bench {drafter.name} at temperature {params.temperature:g}"
         measured, transcripts = bench(model, drafter, prompts, params, limits, ks, batch, progress(title), meter)
         if meter is not None:
@@ -160,10 +161,10 @@ def bench_with_prediction(
 
 def _meter(
     model: CausalModel, drafter: Drafter, prompts: Sequence[Sequence[int]], params: SamplingParams, limits: Limits,
-    k: int, batch: int,
+    k: int, batch: int, sweeps: int,
 ) -> CostMeter:  # fmt: skip
     context = int(np.mean([len(ids) for ids in prompts])) + limits.max_new_tokens // 2
-    plan = Plan(k=k, batches=(batch,), contexts=(context,))
+    plan = Plan(k=k, batches=(batch,), contexts=(context,), pairs=sweeps)
     return CostMeter(model, drafter, prompts, params, plan, batch, context)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from commands import Done, inside, refused, specaudit
 
+from specaudit.audit.lossless import Audit
 from specaudit.models.loading import ZOO
 
 pytestmark = pytest.mark.skipif(not (ZOO / "tiny").is_dir(), reason=f"the bundled models are not in {ZOO / 'tiny'}")
@@ -349,6 +350,47 @@ def test_an_impossible_token_makes_a_transcript_violated(zoo_pair, tmp_path, sam
         assert f"defect at transcript 0 position {len(row['output_ids']) - 1}" in said.out
 
 
+def test_an_audit_stops_when_it_is_decided():
+    pair = ("--target", "zoo:tiny", "--draft", "zoo:tiny", "--dataset", "zoo:prompts", "--limit", 40)
+    audit = ("audit", *pair, "--max-new-tokens", 48, "--until-decided", "--json")
+    done = specaudit(*audit, "--exclude", 0.6)
+    result = done.json
+    assert (done.code, result["verdict"], result["decided"]) == (0, "no_violation_found", "excluded")
+    assert result["contamination_bound"] <= 0.6
+    assert result["transcripts"] < 40
+    assert result["transcripts"] % 8 == 0  # the batch size
+
+
+def test_an_interrupted_audit_goes_on(road, tmp_path, monkeypatch):
+    """The second of two pieces is cut off; the run after it scores that one alone."""
+    monkeypatch.setattr("specaudit.audit.lossless.PIECE", 2)
+    monkeypatch.setattr("specaudit.audit.checkpoint.SAVE_SECONDS", 0.0)
+    file = tmp_path / "audit.npz"
+    audit = ("audit", "--transcripts", road.folder / "transcripts.jsonl", "--target", "zoo:tiny", "--json")
+    scored, add = [], Audit.add
+
+    def cut_off(whole, piece):
+        if len(scored) == 1:
+            raise KeyboardInterrupt
+        scored.append(len(piece))
+        add(whole, piece)
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Audit, "add", cut_off)
+        assert specaudit(*audit, "--checkpoint", file).code == 130
+    assert file.exists()
+    other = specaudit(*audit, "--checkpoint", file, "--seed", 5)
+    assert (other.code, "is of another audit: seed differ" in other.err) == (2, True)
+    monkeypatch.setattr(Audit, "add", lambda whole, piece: (scored.append(len(piece)), add(whole, piece)))
+    resumed = specaudit(*audit, "--checkpoint", file)
+    assert scored == [2, 2]
+    assert not file.exists()
+    whole = specaudit(*audit).json
+    assert {k: v for k, v in resumed.json.items() if k != "provenance"} == {
+        k: v for k, v in whole.items() if k != "provenance"
+    }
+
+
 # What is refused before a model is loaded
 
 
@@ -422,6 +464,9 @@ EARLY = [
     *each(("measure",), "--pairs", 1, "--pairs = 1: must be at least 2", "use 2 or more"),
     *each(DECODING, "--limit", 0, "--limit = 0: must be at least 1", "leave it out"),
     *each(DECODING, "--max-prompt-tokens", 0, "--max-prompt-tokens = 0: must be at least 1", "use 1 or more"),
+    *each(("bench",), "--sweeps", 1, "--sweeps = 1: must be at least 2", "use 2 or more"),
+    *each(("audit",), "--exclude", 0, "--exclude = 0.0: must be above 0 and at most 1", "use 0.05"),
+    *each(("audit",), "--checkpoint", "new.npz", "--checkpoint = new.npz: keeps what was scored", "give transcripts"),
     *each(("audit",), "--false-alarm-rate", 0, "--false-alarm-rate = 0.0: must be above 0", "use 0.001"),
     *each(("audit",), "--transcripts", "file.txt", "--dataset, --transcripts = 'both': exactly", "give one of them"),
     *each(("audit",), "--draft", None, "--draft = None: the own decoder needs a drafter", "give one, or --transcripts"),
