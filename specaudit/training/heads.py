@@ -27,6 +27,7 @@ Loss = Callable[[Batch, float], Tensor]  # of a batch, at a share of the schedul
 Check = Callable[[Iterable[Batch]], list[float]]  # acceptance by depth
 DEPTH_WEIGHT = 0.8  # of each depth over the one before it, as in both papers' code
 WARM_UP_SHARE = 1 / 3  # of the steps, before acceptance itself is what is trained for
+ONE_DEEP_SHARE = 1 / 2  # of the steps, before EAGLE's chains grow: most is learned one deep, at a fraction of the cost
 RANKS = 8  # head accuracies are measured down to this rank
 
 
@@ -176,7 +177,7 @@ def eagle_loss(head: EagleHead, target: HuggingFaceModel, depth: int) -> Loss:
 
     def loss_of(batch: Batch, progress: float) -> Tensor:
         total = torch.zeros(())
-        for step, (states, logits) in enumerate(_eagle_steps(head, target, batch, depth)):
+        for step, (states, logits) in enumerate(_eagle_steps(head, target, batch, depth_at(progress, depth))):
             loss = distillation(batch.probs[:, 1 + step : -1], logits.float().log_softmax(-1), progress)
             if progress < WARM_UP_SHARE:
                 loss = loss + smooth_l1_loss(states.float(), batch.final[:, 1 + step : -1])
@@ -184,6 +185,12 @@ def eagle_loss(head: EagleHead, target: HuggingFaceModel, depth: int) -> Loss:
         return total
 
     return loss_of
+
+
+def depth_at(progress: float, depth: int) -> int:
+    """How deep the chains of training are at a share of the schedule: one, and growing to ``depth`` near the end."""
+    late = max(0.0, progress - ONE_DEEP_SHARE) / (1 - ONE_DEEP_SHARE)
+    return 1 + min(depth - 1, int(late * depth))
 
 
 def _eagle_steps(

@@ -14,6 +14,7 @@ from specaudit.core.errors import InputError
 from specaudit.core.zoo import ZOO
 from specaudit.models.loading import load_model
 from specaudit.training.drafts import untrained_draft
+from specaudit.training.heads import depth_at
 from specaudit.training.zoo import deepen
 
 FEW = (
@@ -116,3 +117,9 @@ def test_a_deepened_target_is_the_same_function():
         torch.testing.assert_close(deep(ids).logits, shallow(ids).logits, rtol=0, atol=0)
         deep.model.layers[1].mlp.down_proj.weight[0, 0] = 1.0
         assert not torch.equal(deep(ids).logits, shallow(ids).logits)
+
+
+def test_chains_grow_late():
+    steps = [depth_at(step / 12, 3) for step in range(12)]
+    assert steps == [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 3]
+    assert {depth_at(step / 12, 1) for step in range(12)} == {1}
