@@ -120,6 +120,5 @@ def test_a_deepened_target_is_the_same_function():
 
 
 def test_chains_grow_late():
-    steps = [depth_at(step / 12, 3) for step in range(12)]
-    assert steps == [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 3]
-    assert {depth_at(step / 12, 1) for step in range(12)} == {1}
+    assert [depth_at(progress, 3) for progress in (0.0, 0.4, 0.6, 0.7, 0.8, 0.9, 0.999)] == [1, 1, 1, 2, 2, 3, 3]
+    assert {depth_at(progress, 1) for progress in (0.0, 0.7, 0.999)} == {1}
