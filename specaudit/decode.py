@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Any
 
 import torch
 
@@ -117,7 +118,8 @@ def decode(
         rounds.append(
             Round(ids, depths, counts, proposed - begin, scored - proposed, verified - scored, clock() - begin)
         )
-    return Decoded([_transcript(row, params, drafter, verifier, k) for row in everyone], rounds, prefill_seconds)
+    engine = _engine(drafter, verifier, limits, k)
+    return Decoded([_transcript(row, params, engine) for row in everyone], rounds, prefill_seconds)
 
 
 def decode_batches(
@@ -186,16 +188,21 @@ def _continue(rows: list[Row], target: Target, drafter: Drafter | None, streams:
     return [rows[position] for position in live]
 
 
-def _transcript(row: Row, params: SamplingParams, drafter: Drafter | None, verifier: Verifier, k: int) -> Transcript:
-    engine = {
-        "name": "specaudit", "version": version("specaudit"), "k": k, "max_new_tokens": row.budget,
+def _engine(drafter: Drafter | None, verifier: Verifier, limits: Limits, k: int) -> dict[str, Any]:
+    """What made a batch, as its transcripts say it."""
+    return {
+        "name": "specaudit", "version": version("specaudit"), "k": k,
         "method": drafter.name if drafter is not None else "baseline",
         "verifier": verifier.name, "preserves_target": verifier.preserves_target,
+        "end_ids": sorted(limits.end_ids), "stop_strings": list(limits.stop_strings),
     }  # fmt: skip
+
+
+def _transcript(row: Row, params: SamplingParams, engine: dict[str, Any]) -> Transcript:
     return Transcript(
         prompt_ids=tuple(row.prompt), output_ids=tuple(row.output),
         sampling=SamplingParams(**{**params.as_dict(), "seed": row.seed}),
-        rounds=tuple(row.accepted), engine=engine, finish_reason=row.finish_reason,
+        rounds=tuple(row.accepted), engine={**engine, "max_new_tokens": row.budget}, finish_reason=row.finish_reason,
     )  # fmt: skip
 
 

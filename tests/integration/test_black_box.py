@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from commands import inside, refused, specaudit
 
+from specaudit.audit import structure
 from specaudit.audit.black_box import POSITIONS, compare
 from specaudit.core.errors import InputError
 from specaudit.core.types import SamplingParams, Transcript
@@ -44,7 +45,7 @@ def test_two_samples_of_one_law(each):
     assert result["log10_e"] is None
     assert 0 < result["detectable_contamination"] < 1
     names = [f"position_{t}" for t in range(POSITIONS)]
-    assert [test["name"] for test in result["tests"]] == [*names, "all_positions", "structure", "declared_lossy"]
+    assert [test["name"] for test in result["tests"]] == [*names, "all_positions", *structure.EXPLANATIONS]
     assert result == compare(outputs(1, each=each), outputs(2, each=each))
 
 
