@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from specaudit.core.errors import InputError
+from specaudit.core.errors import NOT_FINITE, InputError
 from specaudit.core.protocols import Drafter, Target, Verifier
 from specaudit.core.sampling import RowUniforms, row_seed
-from specaudit.core.types import Limits, Round, SamplingParams, Transcript, Verification
+from specaudit.core.types import Limits, Proposal, Round, SamplingParams, Transcript, Verification
 
 Ids = Sequence[int]
 Text = Callable[[Ids], str]
@@ -78,7 +78,8 @@ def decode(
     Raises
     ------
     InputError
-        If a prompt is empty or leaves no room in the target's context, or ``k`` is below one with a drafter.
+        If a prompt is empty or leaves no room in the target's context, ``k`` is below one with a drafter, or a model
+        gives probabilities that are not numbers.
     """
     k = _checked(target, drafter, prompts, limits, k, text)
     seeds = [row_seed(params.seed, row) for row in range(len(prompts))] if seeds is None else seeds
@@ -105,6 +106,7 @@ def decode(
         target_probs = target.score(proposal)
         scored = clock()
         verification = verifier(target_probs, proposal, uniforms[:, nodes:])
+        _check_numbers(target_probs, proposal)
         paths, emitted = _emitted(verification, proposal.tokens if proposal is not None else None)
         verified = clock()
         for row, path, tokens in zip(rows, paths, emitted, strict=True):
@@ -154,6 +156,15 @@ def _emitted(verification: Verification, tokens: torch.Tensor | None) -> tuple[l
     proposed = tokens.tolist() if tokens is not None else [[]] * len(paths)
     emitted = [[*(ids[node] for node in path), last] for ids, path, last in zip(proposed, paths, extra, strict=True)]
     return paths, emitted
+
+
+def _check_numbers(target_probs: torch.Tensor, proposal: Proposal | None) -> None:
+    """Raises where a model gave something that is no number: what was drawn from it means nothing."""
+    drafted = proposal.draft_probs if proposal is not None and proposal.width else "point_mass"
+    for model, probs in (("target", target_probs), ("draft", drafted)):
+        # Of probabilities or logits: a nan wins over everything, and no row may be minus infinity alone.
+        if not isinstance(probs, str) and not bool(probs.amax(-1).isfinite().all()):
+            raise InputError(model, "nan", "it gives probabilities that are not numbers", NOT_FINITE)
 
 
 def _append(row: Row, accepted: int, tokens: list[int], limits: Limits, text: Text | None) -> None:

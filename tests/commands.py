@@ -52,5 +52,5 @@ def refused(folder, argv, *said):
     (line,) = done.err.splitlines()
     assert line.startswith("error: ")
     for part in said:
-        assert part in line
+        assert part in line, line
     assert files_of(folder) == before

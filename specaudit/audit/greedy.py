@@ -9,6 +9,7 @@ import torch
 
 from specaudit.audit.noise import Noise
 from specaudit.core.protocols import CausalModel
+from specaudit.core.sampling import penalised_along
 from specaudit.core.types import SamplingParams, Transcript
 
 SHOWN = 20
@@ -19,26 +20,31 @@ def check(
 ) -> tuple[int, dict[str, Any]]:
     """Counts defects: tokens below the target's best by more than the machine's noise.
 
-    Each token is judged on its own prefix, so what follows a divergence counts as well.
+    Each token is judged on its own prefix, so what follows a divergence counts as well. Two tokens of exactly equal
+    logits are a tie, whichever of them is emitted.
 
     Returns
     -------
     defects : int
     details : dict
-        ``near_ties``, ``defects``, and the first few of both with position, both tokens and the margin in nats.
+        ``near_ties``, ``defects``, and the worst few of both with position, both tokens and the margin in nats, which
+        is infinite where the target excludes the token.
+
+    Raises
+    ------
+    InputError
+        If a logit is not a number or infinite.
     """
     pairs = [(transcript.prompt_ids, transcript.output_ids) for transcript in transcripts]
-    unit = SamplingParams(
-        temperature=1.0, repetition_penalty=params.repetition_penalty, presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-    )  # fmt: skip
     divergences: list[dict[str, Any]] = []
-    for index, probs in target.conditionals(pairs, unit):
-        tokens = torch.tensor(pairs[index][1], dtype=torch.long, device=probs.device)
-        best = probs.argmax(-1)
+    for index, logits in target.output_logits(pairs):
+        scores = penalised_along(logits, *pairs[index], params)
+        tokens = torch.tensor(pairs[index][1], dtype=torch.long, device=scores.device)
+        best = scores.argmax(-1)
         for position in torch.nonzero(best != tokens).flatten().tolist():
             leading, emitted = int(best[position]), int(tokens[position])
-            margin = float((probs[position, leading].double() / probs[position, emitted].double()).log())
+            # Of logits, not of probabilities: those of a token far below the best are zero in float32.
+            margin = float(scores[position, leading].double() - scores[position, emitted].double())
             divergences.append(
                 {
                     "transcript": index, "position": position, "emitted": emitted, "argmax": leading, "margin": margin,

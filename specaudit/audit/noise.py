@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specaudit.core.errors import NOT_FINITE, InputError
 from specaudit.core.protocols import CausalModel
-from specaudit.core.sampling import processed_probs
+from specaudit.core.sampling import penalised_along, processed_probs
 from specaudit.core.types import SamplingParams, Transcript
 
 SAFETY = 2.0  # the largest of many tokens lies above the largest of the few measured
@@ -41,20 +43,34 @@ class Noise:
 def measure_noise(
     model: CausalModel, transcripts: Sequence[Transcript], params: SamplingParams, width: int = 5, rows: int = 4
 ) -> Noise:
-    """Scores the first tokens of the first few outputs in three shapes and compares."""
+    """Scores the first tokens of the first few outputs in three shapes and compares, penalties applied.
+
+    Raises
+    ------
+    InputError
+        If the model gives a logit in one of the shapes that is not a number.
+    """
     chosen = [transcript for transcript in transcripts if len(transcript.output_ids) > 1][:rows]
     if not chosen:
         return Noise(0.0, 0.0, 0)
     outputs = [list(transcript.output_ids[:MEASURED_TOKENS]) for transcript in chosen]
     prompts = [list(transcript.prompt_ids) for transcript in chosen]
-    whole = torch.cat([_whole(model, prompt, output) for prompt, output in zip(prompts, outputs, strict=True)])
+
+    def penalised(rows: Iterable[Tensor]) -> Tensor:
+        parts = zip(rows, prompts, outputs, strict=True)
+        return torch.cat([penalised_along(logits, prompt, output, params) for logits, prompt, output in parts])
+
+    whole = penalised(_whole(model, prompt, output) for prompt, output in zip(prompts, outputs, strict=True))
     top = whole.topk(2, dim=-1).indices
     margins, distances = [], []
     for step in (1, width):
-        other = _stepped(model, prompts, outputs, step)
-        margins.append(float((_gap(whole, top) - _gap(other, top)).abs().max()))
+        other = penalised(_stepped(model, prompts, outputs, step))
+        one, two = _gap(whole, top), _gap(other, top)
+        margins.append(float(torch.where(one == two, 0.0, (one - two).abs()).max()))  # of infinite gaps as well
         laws = processed_probs(whole, params) - processed_probs(other, params)
         distances.append(float(laws.abs().sum(-1).mean()) / 2)
+    if not all(map(math.isfinite, [*margins, *distances])):
+        raise InputError("model", model.name, "gives logits that are not numbers, or not in every shape", NOT_FINITE)
     return Noise(SAFETY * max(margins), SAFETY * max(distances), len(whole))
 
 
@@ -68,7 +84,9 @@ def _whole(model: CausalModel, prompt: list[int], output: list[int]) -> Tensor:
     return model.score_full(ids, [ids.shape[1]], len(prompt) - 1)[0].float()
 
 
-def _stepped(model: CausalModel, prompts: Sequence[list[int]], outputs: Sequence[list[int]], width: int) -> Tensor:
+def _stepped(
+    model: CausalModel, prompts: Sequence[list[int]], outputs: Sequence[list[int]], width: int
+) -> list[Tensor]:
     """Logits of the same tokens, all rows side by side and ``width`` at a time through the decode loop's own cache."""
     longest = max(len(output) for output in outputs)
     fed = torch.zeros(len(outputs), longest, dtype=torch.long)
@@ -83,4 +101,4 @@ def _stepped(model: CausalModel, prompts: Sequence[list[int]], outputs: Sequence
         parts.append(cache.forward(piece).float())
         cache.commit([piece.shape[1]] * len(outputs))
     logits = torch.cat(parts, 1)
-    return torch.cat([logits[row, : len(output)] for row, output in enumerate(outputs)])
+    return [logits[row, : len(output)] for row, output in enumerate(outputs)]

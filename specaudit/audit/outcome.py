@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from specaudit.core.errors import InputError
@@ -41,8 +41,8 @@ def one_setting(
         raise InputError(argument, len(transcripts), "hold no output token", "give outputs of at least one token")
     kinds = {dataclasses.replace(transcript.sampling, seed=0) for transcript in transcripts}
     if len(kinds) > 1:
-        raise InputError(
-            argument, f"{len(kinds)} settings", "were made under different sampling parameters",
-            "audit one setting at a time",
-        )  # fmt: skip
+        values = {field.name: sorted({getattr(kind, field.name) for kind in kinds}) for field in fields(SamplingParams)}
+        differing = {name: found for name, found in values.items() if len(found) > 1}
+        problem = f"were made under different sampling parameters, {len(kinds)} settings in all"
+        raise InputError(argument, differing, problem, "audit one setting at a time")
     return kinds.pop()

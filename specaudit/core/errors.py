@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NOT_FINITE = "try --dtype float32 or other weights"  # the remedy where a model's numbers are none
+
 
 class SpecauditError(Exception):
     """Root of every error that specaudit raises on purpose; the command line turns it into exit code 2."""

@@ -141,11 +141,12 @@ def sample(weights: Float[Tensor, "batch vocab"], uniforms: Float[Tensor, " batc
 
     The sums run in float64, so that a vocabulary of 10^5 float32 weights loses nothing. A token of weight zero is never
     drawn: the first token whose cumulative weight exceeds the uniform's share is taken, and since the uniform is at
-    most 1 - 2^-53, its share rounds to less than the total.
+    most 1 - 2^-53, its share rounds to less than the total. Weights that are not numbers give the last token: an index
+    past it would crash a device before anyone could say why.
     """
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     share = uniforms.to(torch.float64).unsqueeze(-1) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, share, right=True).squeeze(-1)
+    return torch.searchsorted(cumulative, share, right=True).squeeze(-1).clamp_(max=weights.shape[-1] - 1)
 
 
 def row_seed(seed: int, index: int) -> int:

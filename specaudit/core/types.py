@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from specaudit.core.errors import InputError
+from specaudit.core.errors import NOT_FINITE, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,6 +133,11 @@ class Replay:
         With ``probs``: the logits that they were made from, before any penalty.
     drafted : Int[Tensor, "tokens"], optional
         With ``probs``: how many tokens a round that starts here would draft, where that is not without limit.
+
+    Raises
+    ------
+    InputError
+        If ``probs`` are not numbers: they would pass for a place where nothing is drafted.
     """
 
     probs: Float[Tensor, "tokens vocab"] | None = None
@@ -141,6 +146,16 @@ class Replay:
     drafted: Int[Tensor, " tokens"] | None = None
     first: Int[Tensor, " tokens"] | None = None
     logits: Float[Tensor, "tokens vocab"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.probs is None:
+            return
+        wrong = self.probs.amax(-1).isnan()
+        if bool(wrong.any()):
+            position = int(wrong.nonzero()[0])
+            raise InputError(
+                "draft", "nan", f"is its probability of every token at output token {position}", NOT_FINITE
+            )
 
     @property
     def first_tokens(self) -> Int[Tensor, " tokens"]:

@@ -47,8 +47,8 @@ def read(path: Path, argument: str = "--transcripts") -> Iterator[Transcript]:
     Raises
     ------
     InputError
-        If the file cannot be read or is empty, or a line is not JSON, carries another schema or lacks a field; the
-        error names the line.
+        If the file cannot be read or is empty, or a line is not JSON, carries another schema or lacks a field, the
+        temperature among them; the error names the line.
     """
     path = Path(path)
     count = 0
@@ -82,7 +82,7 @@ def _parsed(line: str, place: str, argument: str) -> Transcript:
         return Transcript(
             prompt_ids=_ids(row, "prompt_ids"),
             output_ids=_ids(row, "output_ids"),
-            sampling=SamplingParams(**row["sampling"]),
+            sampling=_sampling(row["sampling"]),
             rounds=None if row.get("rounds") is None else _ids(row, "rounds"),
             engine=engine,
             finish_reason=row.get("finish_reason"),
@@ -92,6 +92,13 @@ def _parsed(line: str, place: str, argument: str) -> Transcript:
         raise InputError(argument, place, f"has no field {error}", remedy) from None
     except (TypeError, ValueError, InputError) as error:
         raise InputError(argument, place, f"has a wrong field ({error})", remedy) from None
+
+
+def _sampling(given: Any) -> SamplingParams:
+    """What is not given is off, but for the temperature: an audit under a guess of it would accuse the engine."""
+    if not isinstance(given, dict) or "temperature" not in given:
+        raise ValueError("sampling must be an object with the temperature, 0 for greedy output")
+    return SamplingParams(**given)
 
 
 def _ids(row: dict[str, Any], name: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specaudit.core.errors import InputError
+from specaudit.core.errors import NOT_FINITE, InputError
 from specaudit.core.zoo import ZOO
 from specaudit.models.causal import HuggingFaceModel
 
@@ -158,7 +158,7 @@ def _check_causal(argument: str, model: HuggingFaceModel) -> None:
     ids = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]]) % model.vocabulary
     logits = model.score_full(ids, [4, 4])[:, :3].float()
     if not bool(torch.isfinite(logits).all()):
-        raise InputError(argument, model.name, "its logits are not finite", "try --dtype float32 or other weights")
+        raise InputError(argument, model.name, "its logits are not finite", NOT_FINITE)
     if not torch.allclose(logits[0], logits[1], atol=1e-2, rtol=1e-2):
         raise InputError(argument, model.name, "its outputs depend on later tokens", "use a causal language model")
 

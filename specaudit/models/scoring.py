@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specaudit.core.errors import NOT_FINITE, InputError
 from specaudit.core.protocols import CausalModel
 from specaudit.core.sampling import processed_along
 from specaudit.core.sequences import Sequence_, token_batches
@@ -55,6 +56,11 @@ def output_logits(
     ------
     (index, logits)
         In ``core.sequences.scoring_order``; ``logits[t]`` is about output token t given all before it.
+
+    Raises
+    ------
+    InputError
+        If a logit is not a number or plus infinity, or all at one token are minus infinity.
     """
     budget = min(TOKENS_PER_BATCH, max(1, LOGITS_PER_BATCH // model.vocabulary))
     for batch in token_batches(sequences, budget):
@@ -67,7 +73,9 @@ def output_logits(
         logits = model.score_full(ids, lengths, first)
         for row, index in enumerate(batch):
             start = len(sequences[index][0]) - 1 - first
-            yield index, _fitted(logits[row, start : lengths[row] - first], vocabulary)
+            fitted = _fitted(logits[row, start : lengths[row] - first], vocabulary)
+            _check_finite(model, index, fitted)
+            yield index, fitted
 
 
 def _fitted(logits: Float[Tensor, "tokens v"], vocabulary: int | None) -> Float[Tensor, "tokens vocab"]:
@@ -75,3 +83,12 @@ def _fitted(logits: Float[Tensor, "tokens v"], vocabulary: int | None) -> Float[
     if vocabulary is None:
         return logits
     return pad(logits[:, :vocabulary], (0, max(0, vocabulary - logits.shape[1])), value=-torch.inf)
+
+
+def _check_finite(model: CausalModel, index: int, logits: Float[Tensor, "tokens vocab"]) -> None:
+    largest = logits.amax(-1)  # a nan wins over everything
+    wrong = ~largest.isfinite()
+    if bool(wrong.any()):
+        position = int(wrong.nonzero()[0])
+        place = f"at token {position} of output {index} the largest logit is {float(largest[position])}"
+        raise InputError("model", model.name, place, NOT_FINITE)

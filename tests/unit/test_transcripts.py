@@ -82,10 +82,13 @@ BAD_LINES = [
     (json.dumps({**GOOD, "rounds": ["many"]}), "rounds must be a list of non-negative integers"),
     (json.dumps({**GOOD, "rounds": [1.5]}), "rounds must be a list of non-negative integers"),
     (json.dumps({**GOOD, "engine": "vllm"}), "engine must be an object"),
-    (json.dumps({**GOOD, "sampling": {"temprature": 1}}), "unexpected keyword argument 'temprature'"),
+    (json.dumps({**GOOD, "sampling": {"temperature": 1, "topp": 1}}), "unexpected keyword argument 'topp'"),
+    (json.dumps({**GOOD, "sampling": {"temprature": 1}}), "sampling must be an object with the temperature"),
+    (json.dumps({**GOOD, "sampling": {"top_p": 0.9}}), "sampling must be an object with the temperature"),
+    (json.dumps({**GOOD, "sampling": None}), "sampling must be an object with the temperature"),
     (json.dumps({**GOOD, "sampling": {"temperature": "hot"}}), "has a wrong field"),
     (json.dumps({**GOOD, "sampling": {"temperature": -1}}), "temperature = -1: must be zero"),
-    (json.dumps({**GOOD, "sampling": {"top_p": float("nan")}}), "top_p = nan: must be above 0"),
+    (json.dumps({**GOOD, "sampling": {"temperature": 1, "top_p": float("nan")}}), "top_p = nan: must be above 0"),
 ]
 
 
