@@ -24,7 +24,7 @@ from specaudit.stats import ExcessLaw, RunningMixture
 SCHEMA = schema_name("checkpoint")
 SAVE_SECONDS = 20.0
 COUNTS = ("transcripts", "tokens", "looked")
-ARRAYS = ("u", "groups", "hits", "law_likelihoods")
+ARRAYS = ("u", "groups", "depth", "hits", "law_likelihoods")
 
 
 def kept(

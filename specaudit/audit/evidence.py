@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specaudit.audit.bug_laws import BugLaw, Contexts, Draft, bug_laws
-from specaudit.audit.positions import bonus_positions
+from specaudit.audit.positions import bonus_positions, depths
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.sampling import processed_along
 from specaudit.core.types import Replay, SamplingParams, Transcript
@@ -45,13 +45,15 @@ class Alternative:
 class Evidence:
     """One output's numbers, ``[tokens]`` each.
 
-    ``impossible`` marks tokens to which the target gives no mass. ``leading_excess`` says what could be found in the
+    ``depth`` is the tokens' place in their rounds, -1 where that is not known, and ``impossible`` marks tokens to which
+    the target gives no mass. ``leading_excess`` says what could be found in the
     first direction r, which is the drafter's law where there is one. ``favoured`` marks tokens with r > p, of which the
     target has the mass ``favoured_by_target`` and r ``favoured_by_leading``. ``exact`` says whether the position of
     every token in its round is known, and the draft's law there.
     """
 
     index: int
+    depth: NDArray[np.int64]
     mass: Floats
     below: Floats
     impossible: NDArray[np.bool_]
@@ -93,11 +95,12 @@ def _evidence(
     bonus = bonus_positions(transcript)
     exact = bonus is not None and replay is not None and replay.probs is not None and replay.token_probs is None
     laws = bug_laws(params, _kind(replay), draft_logits=replay is not None and replay.logits is not None)
-    parts = []
+    depth, parts = depths(transcript), []
     for first in range(0, len(logits), step):
         kept = slice(first, min(first + step, len(logits)))
         contexts = _contexts(transcript, logits, replay, bonus, params, kept)
-        parts.append(_block(index, transcript.output_ids[kept], contexts, replay is not None, laws, exact, noisy))
+        part = _block(index, transcript.output_ids[kept], contexts, replay is not None, laws, exact, noisy)
+        parts.append(dataclasses.replace(part, depth=depth[kept]))
     return functools.reduce(_joined, parts)
 
 
@@ -178,6 +181,7 @@ def _block(
     favoured = leading > p
     return Evidence(
         index=index,
+        depth=np.full(len(mass), -1),
         mass=mass.cpu().numpy(),
         below=(p * before).sum(-1).clamp(max=1.0).cpu().numpy(),
         impossible=(mass <= 0).cpu().numpy(),
@@ -221,7 +225,7 @@ def _joined(one: Evidence, other: Evidence) -> Evidence:
     def each(a: Mapping, b: Mapping) -> dict:
         return {name: both(a[name], b[name]) for name in a}
 
-    arrays = ("mass", "below", "impossible", "favoured", "favoured_by_target", "favoured_by_leading")
+    arrays = ("depth", "mass", "below", "impossible", "favoured", "favoured_by_target", "favoured_by_leading")
     return Evidence(
         **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in arrays},
         index=one.index, directions=each(one.directions, other.directions), laws=each(one.laws, other.laws),

@@ -22,7 +22,7 @@ from specaudit.stats import detectable_contamination, log_mean_exp, split
 
 LOG_10 = math.log(10.0)
 HARD = ("structure", "impossible_token", "greedy", "declared_lossy")  # no statistics: one is enough
-FIXED_SAMPLE = ("pit_chi_square", "pit_cramer_von_mises", "pit_lag")
+FIXED_SAMPLE = ("pit_chi_square", "pit_cramer_von_mises", "pit_lag", "pit_depth", "pit_output")
 PIECE = 256  # transcripts that are held and scored at a time
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 

@@ -28,3 +28,11 @@ def bonus_positions(transcript: Transcript) -> NDArray[np.bool_] | None:
             bonus[start + deepest : start + deepest + 1] = True  # none where the output ended before it
         start += accepted + 1
     return bonus
+
+
+def depths(transcript: Transcript) -> NDArray[np.int64]:
+    """How many tokens of its round stand before each output token: 0 for the first; -1 where that is not known."""
+    if transcript.rounds is None or not adds_up(transcript):
+        return np.full(len(transcript.output_ids), -1)
+    inside = [np.arange(accepted + 1) for accepted in transcript.rounds]
+    return np.concatenate([*inside, np.zeros(0, dtype=np.int64)])[: len(transcript.output_ids)]

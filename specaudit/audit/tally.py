@@ -10,6 +10,7 @@ from specaudit.audit.evidence import LARGEST_RATIO, Alternative, Evidence
 from specaudit.stats import (
     MINIMUM_PAIRS,
     MINIMUM_PER_BIN,
+    MINIMUM_PER_GROUP,
     MINIMUM_TOKENS_CRAMER_VON_MISES,
     ExcessLaw,
     RunningMixture,
@@ -18,6 +19,7 @@ from specaudit.stats import (
     contamination_epsilons,
     contamination_upper_bound,
     cramer_von_mises_uniform,
+    group_test,
     lag_test,
     log_contamination_increments,
     log_law_increments,
@@ -69,7 +71,7 @@ class Tally:
         # For naming a cause where stray tokens are: logarithms of likelihoods over the target's, by strength.
         self.likelihoods: dict[str, Floats] = {}
         self.law_likelihoods = np.zeros((0, len(IN_PART)))
-        self.u, self.groups = np.zeros(0), np.zeros(0, dtype=np.int64)
+        self.u, self.groups, self.depth = np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self.hits = np.zeros((3, 0))  # whether r > p, and the target's and r's mass of that
 
     def add(self, evidence: Evidence, index: int) -> None:
@@ -115,6 +117,7 @@ class Tally:
         u = pit_values(evidence.below, evidence.mass, uniforms)[~evidence.impossible]
         self.u = np.concatenate([self.u, u])
         self.groups = np.concatenate([self.groups, np.full(len(u), index)])
+        self.depth = np.concatenate([self.depth, evidence.depth[~evidence.impossible]])
         hits = np.stack([evidence.favoured, evidence.favoured_by_target, evidence.favoured_by_leading])
         self.hits = np.concatenate([self.hits, hits], axis=1)
 
@@ -157,7 +160,7 @@ class Tally:
         return contamination_upper_bound(hit, target_mass, leading_mass, delta, planned_tokens=PLANNED_TOKENS)
 
     def pit_tests(self) -> list[TestResult]:
-        """Those of the three uniformity tests for which there are enough tokens."""
+        """Those of the tests of the PIT values for which there are enough tokens."""
         results = []
         bins = min(BINS, len(self.u) // MINIMUM_PER_BIN)
         if bins >= 2:
@@ -166,6 +169,10 @@ class Tally:
             results.append(cramer_von_mises_uniform(self.u))
         if int((self.groups[1:] == self.groups[:-1]).sum()) >= MINIMUM_PAIRS:
             results.append(lag_test(self.u, self.groups))
+        known = self.depth >= 0
+        for name, groups, kept in (("pit_depth", self.depth, known), ("pit_output", self.groups, slice(None))):
+            if np.unique(groups[kept], return_counts=True)[1].max(initial=0) >= MINIMUM_PER_GROUP:
+                results.append(group_test(self.u[kept], groups[kept], name))
         return results
 
 

@@ -35,6 +35,10 @@ from specaudit.stats.gof_power import detectable_lag as detectable_lag
 from specaudit.stats.gof_power import required_pairs_lag as required_pairs_lag
 from specaudit.stats.gof_power import required_tokens_chi_square as required_tokens_chi_square
 from specaudit.stats.gof_power import required_tokens_cramer_von_mises as required_tokens_cramer_von_mises
+from specaudit.stats.group_test import MINIMUM_PER_GROUP as MINIMUM_PER_GROUP
+from specaudit.stats.group_test import detectable_group_shift as detectable_group_shift
+from specaudit.stats.group_test import group_test as group_test
+from specaudit.stats.group_test import required_tokens_group_shift as required_tokens_group_shift
 from specaudit.stats.law_eprocess import log_law_increments as log_law_increments
 from specaudit.stats.pit import pit_values as pit_values
 from specaudit.stats.two_sample import detectable_exchange as detectable_exchange

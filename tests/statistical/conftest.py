@@ -23,6 +23,8 @@ NAMES = [
     "calibration: pit_chi_square",
     "calibration: pit_cramer_von_mises",
     "calibration: pit_lag",
+    "calibration: pit_depth",
+    "calibration: pit_output",
     "power: detectable contamination",
     *(f"walk: {draft}" for draft in ("draft", "eagle", "eagle tree")),
     *(f"siblings: {what}" for what in (1, 2, 3, "pairs")),

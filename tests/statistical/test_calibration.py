@@ -55,7 +55,7 @@ def test_the_bug_laws_reach_a_threshold_no_more_often_than_promised(lossless, sh
     assert scipy.stats.binom.sf(reached - 1, AUDITS, RATE) > share("calibration: bug laws")
 
 
-@pytest.mark.parametrize("test", ["pit_chi_square", "pit_cramer_von_mises", "pit_lag"])
+@pytest.mark.parametrize("test", ["pit_chi_square", "pit_cramer_von_mises", "pit_lag", "pit_depth", "pit_output"])
 def test_p_values_of_a_lossless_decoder_are_uniform(lossless, share, test):
     p_values = [t["p_value"] for result in lossless["draft"] for t in result["tests"] if t["name"] == test]
     assert len(p_values) == AUDITS
