@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from specaudit.audit import structure
+from specaudit.audit import independence, structure
 from specaudit.audit.bug_laws import OFF
 
 APART = math.log(10.0)  # e-values within this factor name their laws side by side
@@ -17,6 +17,7 @@ EXPLANATIONS = {
     "flatter": "the output is flatter, or less flat, than the target's distribution",
     "impossible_token": "tokens were emitted to which the target gives no probability",
     **structure.EXPLANATIONS,
+    **independence.EXPLANATIONS,
     "greedy": "tokens were emitted that are not the target's argmax, by more than the machine's noise",
     "residual_from_target": "after a rejection the token is drawn from the target's whole distribution p instead of "
     "what the draft left over, max(0, p - q)",

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from specaudit.audit.structure import adds_up
 from specaudit.core.types import Transcript
 
+ROUND = 1 << 20  # more tokens than any round emits
+
 
 def bonus_positions(transcript: Transcript) -> NDArray[np.bool_] | None:
     """Which output tokens follow a fully accepted draft, or None where that is not known.
@@ -36,3 +38,14 @@ def depths(transcript: Transcript) -> NDArray[np.int64]:
         return np.full(len(transcript.output_ids), -1)
     inside = [np.arange(accepted + 1) for accepted in transcript.rounds]
     return np.concatenate([*inside, np.zeros(0, dtype=np.int64)])[: len(transcript.output_ids)]
+
+
+def places(transcript: Transcript) -> NDArray[np.int64]:
+    """Round and depth in it of every output token, as one number; its depth is what `ROUND` leaves over.
+
+    Where the rounds are not known every token is a round, as it is for a decoder that drafts nothing.
+    """
+    depth = depths(transcript)
+    if depth.size and depth[0] < 0:
+        return np.arange(depth.size) * ROUND
+    return (np.cumsum(depth == 0) - 1) * ROUND + depth

@@ -41,6 +41,11 @@ from specaudit.stats.group_test import group_test as group_test
 from specaudit.stats.group_test import required_tokens_group_shift as required_tokens_group_shift
 from specaudit.stats.law_eprocess import log_law_increments as log_law_increments
 from specaudit.stats.pit import pit_values as pit_values
+from specaudit.stats.repeats import REPEAT_NATS as REPEAT_NATS
+from specaudit.stats.repeats import detectable_repeat as detectable_repeat
+from specaudit.stats.repeats import most_outputs_repeat as most_outputs_repeat
+from specaudit.stats.repeats import repeat_keys as repeat_keys
+from specaudit.stats.repeats import repeated_output_test as repeated_output_test
 from specaudit.stats.two_sample import detectable_exchange as detectable_exchange
 from specaudit.stats.two_sample import exchange_tests as exchange_tests
 from specaudit.stats.two_sample import required_pairs_exchange as required_pairs_exchange
