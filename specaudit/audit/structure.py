@@ -19,6 +19,8 @@ EXPLANATIONS = {
 }
 ROOM = 64  # tokens of its context that an engine may leave free, because a round of drafts would not fit
 
+LEFT_OUT = "{} outputs claim the seed of an earlier one and were left out: sample each under a seed of its own"
+
 
 @dataclass
 class Claims:

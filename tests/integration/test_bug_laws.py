@@ -98,6 +98,12 @@ def outputs(tabular_pair):
     return made
 
 
+def claiming(params, transcripts):
+    """The same outputs as if they had been made under other sampling parameters, each under its own seed."""
+    own = [dataclasses.replace(params, seed=t.sampling.seed) for t in transcripts]
+    return [dataclasses.replace(t, sampling=sampling) for t, sampling in zip(transcripts, own, strict=True)]
+
+
 def cause_of(pair, transcripts, draft="draft"):
     result = audit(pair.target, pair.drafter(draft), transcripts)
     assert result["verdict"] == "violated"
@@ -132,7 +138,7 @@ def test_a_planted_fault_is_named_where_rounds_are_unknown(tabular_pair, outputs
 def test_a_parameter_ignored_everywhere_or_on_verified_rows_is_named(tabular_pair, outputs, params, off):
     (name,) = off
     wrong = dataclasses.replace(params, **off)
-    everywhere = [dataclasses.replace(t, sampling=params) for t in outputs(wrong)]
+    everywhere = claiming(params, outputs(wrong))
     assert cause_of(tabular_pair, everywhere)["name"] == f"{name}_ignored"
     verified = outputs(params, OnVerifiedRows(tabular_pair.target.logits, params, wrong))
     assert cause_of(tabular_pair, verified)["name"] == f"{name}_ignored_on_verified_rows"
@@ -142,7 +148,7 @@ def test_a_parameter_ignored_everywhere_or_on_verified_rows_is_named(tabular_pai
 
 def test_penalties_ignored_are_named(tabular_pair, outputs):
     claimed = dataclasses.replace(WARM, repetition_penalty=1.3)
-    transcripts = [dataclasses.replace(t, sampling=claimed) for t in outputs(WARM)]
+    transcripts = claiming(claimed, outputs(WARM))
     assert cause_of(tabular_pair, transcripts)["name"] == "penalties_ignored"
 
 
@@ -152,7 +158,7 @@ def test_top_p_before_top_k_is_named(tabular_pair):
     swapped = TabularModel(processed_probs(nucleus.log(), SamplingParams(top_k=3)).log())
     faulty = dataclasses.replace(tabular_pair, target=swapped)
     made = faulty.decode(None, PLAIN, [[i % 8] for i in range(40)], max_new_tokens=50).transcripts
-    transcripts = [dataclasses.replace(t, sampling=params) for t in made]
+    transcripts = claiming(params, made)
     assert cause_of(tabular_pair, transcripts)["name"] == "top_p_before_top_k"
 
 
