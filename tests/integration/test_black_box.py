@@ -145,7 +145,7 @@ def test_what_a_transcript_says_of_itself(params, fields, cause):
         (outputs(1, prompts=150), outputs(2), "baseline = '200 prompts': 50 of its prompts are not in the transcripts"),
         ([], outputs(2), "transcripts = 0: hold no output token"),
         (outputs(1), outputs(2, tokens=0), "baseline = 200: hold no output token"),
-        (outputs(1) + outputs(2, params=GREEDY), outputs(3), "transcripts = '2 settings'"),
+        (outputs(1) + outputs(2, params=GREEDY), outputs(3), r"transcripts = \{'temperature': \[0, 0.8\]\}: were made"),
         (outputs(1), outputs(2, tokens=21), r"\[20, 21\]: outputs of one prompt were cut.*give both the same max_new"),
         (outputs(1) + outputs(1), outputs(2), "transcripts = 1001: 2 outputs of one prompt have this seed"),
         (outputs(1), outputs(2, engine={"preserves_target": False}), "baseline = None: names a verification rule"),
