@@ -47,6 +47,29 @@ EXPLANATIONS = {
        f"distribution with it" for name in OFF},
 }  # fmt: skip
 
+SEEN = {  # a public report of each defect, in the open
+    "residual_from_target": "https://github.com/ShopeeLLM/Spec-RL/issues/14",
+    "residual_exponentiated": "https://github.com/huggingface/transformers/pull/28508",
+    "lenience": "https://github.com/sgl-project/sglang/pull/7702",
+    "argmax_draft": "https://github.com/huggingface/transformers/issues/32867",
+    "typical_acceptance": "https://github.com/vllm-project/vllm/pull/5131",
+    "siblings_with_replacement": "https://github.com/SafeAILab/EAGLE/issues/20",
+    "shared_noise": "https://github.com/vllm-project/vllm/pull/54282",
+    "penalties_ignored": "https://github.com/NVIDIA/TensorRT-LLM/pull/17701",
+    "top_p_before_top_k": "https://github.com/vllm-project/vllm/pull/1885",
+    "processing_missing_from_ratio": "https://github.com/huggingface/transformers/issues/47932",
+    **{f"{name}_missing_from_ratio": "https://github.com/huggingface/transformers/issues/47932" for name in OFF},
+    "temperature_missing_from_ratio": "https://github.com/ohdearquant/lattice/issues/388",
+    "temperature_missing_from_draft": "https://github.com/huggingface/transformers/pull/40976",
+    **{f"{name}_ignored_on_verified_rows": "https://github.com/vllm-project/vllm/pull/10198" for name in OFF},
+    "min_p_ignored_on_verified_rows": "https://github.com/vllm-project/vllm/pull/42802",
+    "cross_row": "https://github.com/NVIDIA/TensorRT-LLM/issues/19487",
+    "repeated_output": "https://github.com/NVIDIA/TensorRT-LLM/issues/19487",
+    "after_end": "https://github.com/huggingface/transformers/issues/47912",
+    "past_limit": "https://github.com/sgl-project/sglang/issues/31599",
+    "declared_lossy": "https://github.com/sgl-project/sglang/pull/7702",
+}
+
 
 def named(log_scores: Mapping[str, float]) -> dict[str, Any]:
     """The cause of the largest score, and those that cannot be told apart from it: within a factor of ten.
@@ -54,7 +77,8 @@ def named(log_scores: Mapping[str, float]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``name``, ``text`` in plain words, and ``close``, the other names.
+        ``name``, ``text`` in plain words, ``seen``, the address of a public report of this defect or None, and
+        ``close``, the other names.
     """
     # Rounded, so that laws which agree everywhere are named in their own order and not in that of rounding errors.
     name = max(log_scores, key=lambda key: round(log_scores[key], 6))
@@ -63,7 +87,7 @@ def named(log_scores: Mapping[str, float]) -> dict[str, Any]:
     text = EXPLANATIONS.get(name, OTHER)
     if near:
         text += f" (cannot be told apart from {', '.join(near)} by these tokens)"
-    return {"name": name, "text": text, "close": near}
+    return {"name": name, "text": text, "seen": SEEN.get(name), "close": near}
 
 
 def named_with_strays(log_likelihoods: Mapping[str, float]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from specaudit.stats import ExcessLaw, RunningMixture
 
 SCHEMA = schema_name("checkpoint")
 SAVE_SECONDS = 20.0
-COUNTS = ("transcripts", "tokens", "looked")
-ARRAYS = ("u", "groups", "depth", "hits", "law_likelihoods")
+COUNTS = ("transcripts", "tokens", "looked", "repeated_seeds")
+ARRAYS = ("u", "u_by_id", "groups", "depth", "place", "hits", "law_likelihoods")
 
 
 def kept(
@@ -51,15 +50,16 @@ def save(path: Path, whole: Audit, key: dict[str, Any]) -> None:
         arrays[f"mixture.{name}"] = np.stack([mixture.log_weights, mixture.log_e_by_component])
     arrays |= {f"likelihoods.{name}": values for name, values in tally.likelihoods.items()}
     arrays |= {name: getattr(tally, name) for name in ARRAYS}
+    arrays |= {"repeat_keys": whole.repeat_keys, "seeds": np.array(sorted(whole.seeds), dtype=np.uint64)}
     if tally.leading_excess is not None:
         arrays["excess"] = np.stack([tally.leading_excess.mass, tally.leading_excess.moment])
     facts = {
         "schema": SCHEMA, "key": key, "params": dataclasses.asdict(whole.params),
         "noise": dataclasses.asdict(whole.noise), "robust": tally.noise, "greedy": whole.greedy,
-        "structure": dict(whole.structure), "speculated": whole.speculated, "laws": tally.laws,
+        "claims": whole.claims.state(), "speculated": whole.speculated, "laws": tally.laws,
         "found_before": [dataclasses.asdict(test) for test in whole.found_before.values()],
         **{name: getattr(whole, name) for name in COUNTS},
-        "tally": {"tokens": tally.tokens, "strays": tally.strays},
+        "tally": {"tokens": tally.tokens, "strays": tally.strays, "boundary": tally.boundary},
         "mixtures": {name: [mixture.running_max_log_e, mixture.tokens] for name, mixture in mixtures.items()},
     }  # fmt: skip
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
@@ -91,14 +91,16 @@ def load(path: Path, whole: Audit, key: dict[str, Any]) -> None:
     for name in COUNTS:
         setattr(whole, name, facts[name])
     whole.greedy, whole.speculated = facts["greedy"], facts["speculated"]
-    whole.structure = Counter(facts["structure"])
+    whole.claims.resume(facts["claims"])
+    whole.repeat_keys, whole.seeds = arrays["repeat_keys"], set(arrays["seeds"].tolist())
     whole.found_before = {test["name"]: Test(**test) for test in facts["found_before"]}
     whole.tally = _tally(whole, facts, arrays)
 
 
 def _tally(whole: Audit, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Tally:
     tally = Tally(whole.target.vocabulary, whole.seed, facts["robust"])
-    tally.tokens, tally.strays = facts["tally"]["tokens"], facts["tally"]["strays"]
+    for name, count in facts["tally"].items():
+        setattr(tally, name, count)
     tally.laws = [(name, variant) for name, variant in facts["laws"]]
     for name in ARRAYS:
         setattr(tally, name, arrays[name])

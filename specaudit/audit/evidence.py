@@ -13,10 +13,11 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specaudit.audit.boundary import boundary_tokens
 from specaudit.audit.bug_laws import BugLaw, Contexts, Draft, bug_laws
-from specaudit.audit.positions import bonus_positions, depths
+from specaudit.audit.positions import bonus_positions, depths, places
 from specaudit.core.protocols import CausalModel, Drafter
-from specaudit.core.sampling import processed_along
+from specaudit.core.sampling import penalised_along, processed_along
 from specaudit.core.types import Replay, SamplingParams, Transcript
 from specaudit.stats import ExcessLaw, excess_law
 
@@ -45,8 +46,10 @@ class Alternative:
 class Evidence:
     """One output's numbers, ``[tokens]`` each.
 
-    ``depth`` is the tokens' place in their rounds, -1 where that is not known, and ``impossible`` marks tokens to which
-    the target gives no mass. ``leading_excess`` says what could be found in the
+    ``depth`` is the tokens' place in their rounds, -1 where that is not known, and ``place`` as of `places`.
+    ``below_by_id`` is like ``below`` with the vocabulary in its own order. ``impossible`` marks tokens to which the
+    target gives no mass, and ``boundary`` those of them that the machine's noise may have let in.
+    ``leading_excess`` says what could be found in the
     first direction r, which is the drafter's law where there is one. ``favoured`` marks tokens with r > p, of which the
     target has the mass ``favoured_by_target`` and r ``favoured_by_leading``. ``exact`` says whether the position of
     every token in its round is known, and the draft's law there.
@@ -54,9 +57,12 @@ class Evidence:
 
     index: int
     depth: NDArray[np.int64]
+    place: NDArray[np.int64]
     mass: Floats
     below: Floats
+    below_by_id: Floats
     impossible: NDArray[np.bool_]
+    boundary: NDArray[np.bool_]
     directions: dict[str, Alternative]
     laws: dict[BugLaw, Alternative]
     leading_excess: ExcessLaw
@@ -68,12 +74,13 @@ class Evidence:
 
 def gather(
     target: CausalModel, drafter: Drafter | None, transcripts: Sequence[Transcript], params: SamplingParams,
-    noisy: bool = False,
+    noisy: bool = False, margin: float = 0.0,
 ) -> Iterator[Evidence]:  # fmt: skip
     """Scores every transcript once, in ``core.sequences.scoring_order``; empty outputs have no evidence.
 
     With a drafter its law at each prefix is one direction, and the vocabulary is ordered by log q/p for the PIT; a
-    point-mass drafter counts where it would propose. Without one the vocabulary is ordered by p.
+    point-mass drafter counts where it would propose. Without one the vocabulary is ordered by p. ``margin`` is that of
+    `Noise`.
     """
     pairs = [(transcript.prompt_ids, transcript.output_ids) for transcript in transcripts]
     replays = drafter.replay(pairs, params, 1) if drafter is not None else None
@@ -83,7 +90,8 @@ def gather(
             other, replay = next(replays)
             assert other == index, "target and drafter must score in the same order"
         if len(logits):  # an output may be empty
-            yield _evidence(index, transcripts[index], logits, replay, params, noisy)
+            evidence = _evidence(index, transcripts[index], logits, replay, params, noisy)
+            yield _with_boundary(evidence, transcripts[index], logits, params, margin)
 
 
 @torch.inference_mode()
@@ -95,13 +103,27 @@ def _evidence(
     bonus = bonus_positions(transcript)
     exact = bonus is not None and replay is not None and replay.probs is not None and replay.token_probs is None
     laws = bug_laws(params, _kind(replay), draft_logits=replay is not None and replay.logits is not None)
-    depth, parts = depths(transcript), []
+    depth, place, parts = depths(transcript), places(transcript), []
     for first in range(0, len(logits), step):
         kept = slice(first, min(first + step, len(logits)))
         contexts = _contexts(transcript, logits, replay, bonus, params, kept)
         part = _block(index, transcript.output_ids[kept], contexts, replay is not None, laws, exact, noisy)
-        parts.append(dataclasses.replace(part, depth=depth[kept]))
+        parts.append(dataclasses.replace(part, depth=depth[kept], place=place[kept]))
     return functools.reduce(_joined, parts)
+
+
+def _with_boundary(
+    evidence: Evidence, transcript: Transcript, logits: Tensor, params: SamplingParams, margin: float
+) -> Evidence:
+    """Marks which of the impossible tokens, if there are any, the machine's noise may have let in."""
+    excluded = np.flatnonzero(evidence.impossible)
+    if not excluded.size:
+        return evidence
+    boundary, output = evidence.boundary.copy(), transcript.output_ids
+    for token in excluded.tolist():
+        scores = penalised_along(logits[token : token + 1], transcript.prompt_ids, output, params, token)
+        boundary[token] = bool(boundary_tokens(scores, torch.tensor([output[token]]), params, margin))
+    return dataclasses.replace(evidence, boundary=boundary)
 
 
 def _kind(replay: Replay | None) -> Draft:
@@ -182,9 +204,12 @@ def _block(
     return Evidence(
         index=index,
         depth=np.full(len(mass), -1),
+        place=np.full(len(mass), -1),
         mass=mass.cpu().numpy(),
         below=(p * before).sum(-1).clamp(max=1.0).cpu().numpy(),
+        below_by_id=(p * (ids < x)).sum(-1).clamp(max=1.0).cpu().numpy(),
         impossible=(mass <= 0).cpu().numpy(),
+        boundary=np.zeros(len(mass), dtype=np.bool_),
         directions={name: _alternative(p, mask, r, x, largest=True) for name, r in alternatives.items()},
         laws={law: _alternative(p, mask, cut(law.placed(contexts)), x) for law in laws},
         leading_excess=excess_law(p.cpu().numpy(), leading.cpu().numpy()),
@@ -225,7 +250,10 @@ def _joined(one: Evidence, other: Evidence) -> Evidence:
     def each(a: Mapping, b: Mapping) -> dict:
         return {name: both(a[name], b[name]) for name in a}
 
-    arrays = ("depth", "mass", "below", "impossible", "favoured", "favoured_by_target", "favoured_by_leading")
+    arrays = (
+        "depth", "place", "mass", "below", "below_by_id", "impossible", "boundary", "favoured", "favoured_by_target",
+        "favoured_by_leading",
+    )  # fmt: skip
     return Evidence(
         **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in arrays},
         index=one.index, directions=each(one.directions, other.directions), laws=each(one.laws, other.laws),

@@ -15,15 +15,13 @@ EXPLANATIONS = {
     "repeated_output": "outputs of one prompt are copies of each other, more of them than chance allows",
 }
 ACROSS = ("cross_row", "repeated_output")  # what a seed that the user gave to all outputs does as well
-UNSEEDED = (
-    "outputs share their random numbers, which is a violation if each was sampled under a seed of its own and the "
-    "user's own doing if not; sample each under its own, and record it in the transcripts"
+SHARED_SEEDS = (
+    "outputs share their random numbers, and some record one seed, or none: a violation if each was sampled under a "
+    "seed of its own, and the user's own doing if not; sample each under its own, and record it in the transcripts"
 )
 
 
-def shared_numbers_tests(
-    u: Floats, rows: NDArray[np.int64], places: NDArray[np.int64]
-) -> list[TestResult]:  # fmt: skip
+def shared_numbers_tests(u: Floats, rows: NDArray[np.int64], places: NDArray[np.int64]) -> list[TestResult]:
     """The tests of PIT values by place across outputs, and by depth along each, for which there are enough tokens.
 
     A sampler that inverts the distribution function takes the vocabulary in its own order. In that order ``u`` is near

@@ -5,24 +5,36 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from specaudit.audit import greedy, structure
 from specaudit.audit.cause import named, named_with_strays
 from specaudit.audit.evidence import LARGEST_RATIO, gather
+from specaudit.audit.independence import ACROSS, SHARED_SEEDS
 from specaudit.audit.noise import NEGLIGIBLE, Noise, measure_noise
 from specaudit.audit.outcome import MISSED_RATE, Test, one_setting
 from specaudit.audit.tally import Tally
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.types import SamplingParams, Transcript
-from specaudit.stats import detectable_contamination, log_mean_exp, split
+from specaudit.stats import (
+    REPEAT_NATS,
+    detectable_contamination,
+    log_mean_exp,
+    repeat_keys,
+    repeated_output_test,
+    split,
+)
 
 LOG_10 = math.log(10.0)
-HARD = ("structure", "impossible_token", "greedy", "declared_lossy")  # no statistics: one is enough
-FIXED_SAMPLE = ("pit_chi_square", "pit_cramer_von_mises", "pit_lag", "pit_depth", "pit_output")
+HARD = (*structure.EXPLANATIONS, "impossible_token", "greedy")  # no statistics: one is enough
+FIXED_SAMPLE = (
+    "pit_chi_square", "pit_cramer_von_mises", "pit_lag", "pit_depth", "pit_output", "cross_row", "within_row",
+    "repeated_output",
+)  # fmt: skip
 PIECE = 256  # transcripts that are held and scored at a time
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
@@ -97,7 +109,10 @@ class Audit:
         self.transcripts = self.tokens = self.looked = 0
         self.tally: Tally | None = None
         self.greedy: dict[str, Any] = {"near_ties": 0, "defects": 0, "divergences": []}
-        self.structure: Counter[str] = Counter()
+        self.claims = structure.Claims(target.end_ids)
+        self.seeds: set[int] = set()
+        self.repeated_seeds = 0
+        self.repeat_keys = np.zeros((len(REPEAT_NATS), 0), dtype=np.uint64)
         self.speculated = {"claimed": False, "accepted": False}
         self.found_before: dict[str, Test] = {}
 
@@ -128,11 +143,13 @@ class Audit:
             self.tally = Tally(self.target.vocabulary, self.seed, robust * LARGEST_RATIO)
         elif params != self.params:
             one_setting([*transcripts, Transcript((0,), (0,), self.params)])
-        for test in structure.tests(transcripts):
-            self.structure[test.name] += int(test.statistic)
+        self.claims.add(transcripts)
         rounds = [one.rounds for one in transcripts if one.rounds is not None]
         self.speculated["claimed"] |= bool(rounds)
         self.speculated["accepted"] |= any(any(counts) for counts in rounds)
+        before = len(self.seeds)
+        self.seeds.update(one.sampling.seed for one in transcripts)
+        self.repeated_seeds += len(transcripts) - (len(self.seeds) - before)
 
     def _add_greedy(self, transcripts: Sequence[Transcript]) -> None:
         assert self.params is not None
@@ -144,10 +161,14 @@ class Audit:
 
     def _add_sampled(self, transcripts: Sequence[Transcript]) -> None:
         assert self.tally is not None and self.params is not None
-        scored = gather(self.target, self.drafter, transcripts, self.params, noisy=self.tally.noise > 0)
+        noisy, keys = self.tally.noise > 0, [self.repeat_keys]
+        scored = gather(self.target, self.drafter, transcripts, self.params, noisy=noisy, margin=self.noise.margin)
         # In the transcripts' order: that of scoring follows the outputs' lengths, and a bet must not know them.
         for evidence in sorted(scored, key=lambda item: item.index):
             self.tally.add(evidence, self.transcripts + evidence.index)
+            one = transcripts[evidence.index]
+            keys.append(repeat_keys(one.prompt_ids, one.output_ids, evidence.mass)[:, None])
+        self.repeat_keys = np.concatenate(keys, axis=1)
 
     @property
     def violated_by_now(self) -> bool:
@@ -184,7 +205,8 @@ class Audit:
             "detectable_contamination": detectable if math.isfinite(detectable) else None,
             "contamination_bound": self.contamination_bound(),
             "cause": self._cause(flagged) if verdict == "violated" else None,
-            "preserves_target": not self.structure["declared_lossy"],
+            "preserves_target": not self.claims.counts["declared_lossy"],
+            "repeated_seeds": 0 if self.params.greedy else self.repeated_seeds,
             "noise": {**dataclasses.asdict(self.noise), "robust": self.tally.noise > 0},
             "tests": [test.as_dict() for test in tests],
             **({"greedy": self.greedy} if self.params.greedy else self._sampled_figures()),
@@ -197,6 +219,7 @@ class Audit:
         return {
             "log10_e": float(log_mean_exp(list(log_e.values()))) / LOG_10,
             "impossible_tokens": self.tally.strays,
+            "boundary_tokens": self.tally.boundary,
             "causes": [{"name": name, "log10_e": value / LOG_10} for name, value in ranked],
         }
 
@@ -215,7 +238,7 @@ class Audit:
 
     def _anytime_tests(self) -> list[Test]:
         assert self.params is not None and self.tally is not None
-        claims = [Test(name, float(count), count > 0) for name, count in self.structure.items()]
+        claims = self.claims.tests()
         if self.params.greedy:
             defects = self.greedy["defects"]
             return [Test("greedy", float(defects), defects > 0), *claims]
@@ -237,7 +260,7 @@ class Audit:
         # Under noise they are shown and decide nothing: with tokens enough they see the noise itself.
         return [
             Test(test.name, test.statistic, test.p_value <= share * budget.get(test.name, 0.0), p_value=test.p_value)
-            for test in self.tally.pit_tests()
+            for test in [*self.tally.pit_tests(), repeated_output_test(self.repeat_keys)]
         ]
 
     def detectable(self) -> float:
@@ -263,7 +286,9 @@ class Audit:
         """Why nothing can be said, if so: a violation is said in any case."""
         assert self.tally is not None
         if flagged:
-            return None
+            # One seed for several outputs would also explain whatever else is found among them.
+            shared = self.repeated_seeds > 0 and any(test.name in ACROSS for test in flagged)
+            return SHARED_SEEDS if shared and not any(test.name in HARD for test in flagged) else None
         if not math.isfinite(detectable):
             if self.tally.noise > 0:
                 return (
@@ -297,6 +322,9 @@ def _checked(target: CausalModel, transcripts: Sequence[Transcript]) -> Sampling
     if not all(transcript.prompt_ids for transcript in transcripts):
         raise InputError("transcripts", "an empty prompt", "has no token to condition on", "keep the first token")
     largest = max(max((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
+    least = min(min((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
+    if least < 0:
+        raise InputError("transcripts", least, "is no token id", "leave out masked and padded places")
     if largest >= target.vocabulary:
         raise InputError(
             "transcripts", largest, f"a token id is outside the target's vocabulary of {target.vocabulary}",

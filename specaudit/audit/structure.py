@@ -19,8 +19,6 @@ EXPLANATIONS = {
 }
 ROOM = 64  # tokens of its context that an engine may leave free, because a round of drafts would not fit
 
-LEFT_OUT = "{} outputs claim the seed of an earlier one and were left out: sample each under a seed of its own"
-
 
 @dataclass
 class Claims:
@@ -112,28 +110,6 @@ def adds_up(transcript: Transcript) -> bool:
     before = sum(rounds[:-1]) + len(rounds) - 1
     least = before + 1 if transcript.finish_reason == "length" else before
     return min(rounds) >= 0 and least <= tokens <= before + rounds[-1] + 1
-
-
-def distinctly_seeded(transcripts: Iterable[Transcript], seen: set[int]) -> list[Transcript]:
-    """Those that may count as independent: of outputs that claim one seed the first, in the order given.
-
-    Under one seed an engine may give several outputs the same random numbers. Each may still follow the target's law,
-    but together they are no sample of so many. Leaving some out by their seed does not look at what they contain.
-    Seed 0 is what an unrecorded seed looks like, and is not held against anyone; greedy output needs no seed.
-
-    Parameters
-    ----------
-    seen : set of int
-        Seeds of earlier calls; those of this one are added.
-    """
-    kept = []
-    for transcript in transcripts:
-        seed = 0 if transcript.sampling.greedy else transcript.sampling.seed
-        if seed not in seen:
-            kept.append(transcript)
-        if seed:
-            seen.add(seed)
-    return kept
 
 
 def _stops_nowhere(transcript: Transcript, end_ids: frozenset[int]) -> bool:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from specaudit.audit.evidence import LARGEST_RATIO, Alternative, Evidence
+from specaudit.audit.independence import shared_numbers_tests
 from specaudit.stats import (
     MINIMUM_PAIRS,
     MINIMUM_PER_BIN,
@@ -57,13 +58,13 @@ class Tally:
         In the order of their components in ``bug_laws``, one a strength.
     bug_laws : RunningMixture, optional
         Of all laws: every name has an equal share, and within it every variant and strength.
-    strays : int
-        Tokens to which the target gives no mass.
+    strays, boundary : int
+        Tokens to which the target gives no mass; those of none that the machine's noise may have let in are no strays.
     """
 
     def __init__(self, vocabulary: int, seed: int, noise: float = 0.0) -> None:
         self.vocabulary, self.seed, self.noise = vocabulary, seed, noise
-        self.tokens = self.strays = 0
+        self.tokens = self.strays = self.boundary = 0
         self.directions: dict[str, RunningMixture] = {}
         self.laws: list[tuple[str, str]] = []
         self.bug_laws: RunningMixture | None = None
@@ -71,7 +72,8 @@ class Tally:
         # For naming a cause where stray tokens are: logarithms of likelihoods over the target's, by strength.
         self.likelihoods: dict[str, Floats] = {}
         self.law_likelihoods = np.zeros((0, len(IN_PART)))
-        self.u, self.groups, self.depth = np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self.u, self.u_by_id = np.zeros(0), np.zeros(0)
+        self.groups, self.depth, self.place = (np.zeros(0, dtype=np.int64) for _ in range(3))
         self.hits = np.zeros((3, 0))  # whether r > p, and the target's and r's mass of that
 
     def add(self, evidence: Evidence, index: int) -> None:
@@ -79,7 +81,8 @@ class Tally:
         if not self.directions:
             self._open(evidence)
         self.tokens += len(evidence.mass)
-        self.strays += int(evidence.impossible.sum())
+        self.boundary += int(evidence.boundary.sum())
+        self.strays += int((evidence.impossible & ~evidence.boundary).sum())
         excess = evidence.leading_excess
         self.leading_excess = excess if self.leading_excess is None else self.leading_excess + excess
         for name, alternative in evidence.directions.items():
@@ -114,10 +117,14 @@ class Tally:
     def _add_tokens(self, evidence: Evidence, index: int) -> None:
         # A stream an output: what an output is given does not depend on those before it.
         uniforms = np.random.default_rng([self.seed, 1, index]).random(len(evidence.mass))
-        u = pit_values(evidence.below, evidence.mass, uniforms)[~evidence.impossible]
-        self.u = np.concatenate([self.u, u])
-        self.groups = np.concatenate([self.groups, np.full(len(u), index)])
-        self.depth = np.concatenate([self.depth, evidence.depth[~evidence.impossible]])
+        possible = ~evidence.impossible
+        found = {
+            "u": pit_values(evidence.below, evidence.mass, uniforms),
+            "u_by_id": pit_values(evidence.below_by_id, evidence.mass, uniforms),
+            "groups": np.full(len(possible), index), "depth": evidence.depth, "place": evidence.place,
+        }  # fmt: skip
+        for name, values in found.items():
+            setattr(self, name, np.concatenate([getattr(self, name), values[possible]]))
         hits = np.stack([evidence.favoured, evidence.favoured_by_target, evidence.favoured_by_leading])
         self.hits = np.concatenate([self.hits, hits], axis=1)
 
@@ -173,7 +180,7 @@ class Tally:
         for name, groups, kept in (("pit_depth", self.depth, known), ("pit_output", self.groups, slice(None))):
             if np.unique(groups[kept], return_counts=True)[1].max(initial=0) >= MINIMUM_PER_GROUP:
                 results.append(group_test(self.u[kept], groups[kept], name))
-        return results
+        return [*results, *shared_numbers_tests(self.u_by_id, self.groups, self.place)]
 
 
 def _ratio(alternative: Alternative, evidence: Evidence) -> Floats:
@@ -182,11 +189,12 @@ def _ratio(alternative: Alternative, evidence: Evidence) -> Floats:
 
 
 def _likelihoods(alternative: Alternative, evidence: Evidence, strengths: tuple[float, ...]) -> Floats:
-    relative = alternative.relative
+    counted = ~evidence.boundary  # a token there says nothing of either
+    relative, impossible = alternative.relative[counted], evidence.impossible[counted]
     with np.errstate(divide="ignore"):
         return np.array(
             [
-                np.log(np.where(evidence.impossible, strength * relative, 1.0 + strength * (relative - 1.0))).sum()
+                np.log(np.where(impossible, strength * relative, 1.0 + strength * (relative - 1.0))).sum()
                 for strength in strengths
             ]
         )

@@ -214,6 +214,8 @@ def print_audit(result: dict[str, Any]) -> None:
         print(f"because: {result['inconclusive_because']}")
     if result["cause"]:
         print(f"likely cause: {result['cause']['text']}")
+        if result["cause"].get("seen"):
+            print(f"reported before: {result['cause']['seen']}")
     if "contamination_bound" in result:
         print(f"contamination of the output, at most: {figure(result['contamination_bound'])} (confidence 0.95)")
     print(f"smallest contamination these tokens would have shown: {figure(result['detectable_contamination'])}")

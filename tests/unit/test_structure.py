@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specaudit.audit import structure
-from specaudit.audit.structure import EXPLANATIONS, ROOM, Claims, adds_up, distinctly_seeded
+from specaudit.audit.structure import EXPLANATIONS, ROOM, Claims, adds_up
 from specaudit.core.types import SamplingParams, Transcript
 
 END, OTHER_END = 7, 8
@@ -141,13 +141,3 @@ def test_rounds_may_be_cut_at_their_end_alone():
     one = transcript(*range(7), rounds=(2, 0, 4), finish="length")
     lengths = [n for n in range(12) if adds_up(dataclasses.replace(one, output_ids=tuple(range(n))))]
     assert lengths == [5, 6, 7, 8, 9]
-
-
-def test_of_outputs_under_one_seed_the_first_is_kept():
-    seeded = [transcript(n, sampling=dataclasses.replace(SAMPLED, seed=seed)) for n, seed in enumerate([3, 0, 3, 0, 5])]
-    seen: set[int] = set()
-    assert [one.output_ids for one in distinctly_seeded(seeded[:3], seen)] == [(0,), (1,)]
-    assert [one.output_ids for one in distinctly_seeded(seeded[3:], seen)] == [(3,), (4,)]
-    assert distinctly_seeded(seeded[:1], seen) == []
-    greedy = [transcript(1, sampling=SamplingParams(temperature=0, seed=9))] * 2
-    assert distinctly_seeded(greedy, seen) == greedy
