@@ -187,6 +187,19 @@ def siblings_with_replacement(c: Contexts) -> Rows:
     return law / law.sum(-1, keepdim=True)
 
 
+def shared_gumbel_noise(c: Contexts) -> Rows:
+    """A rejected token's Gumbel noise draws its replacement: norm(rest / (1 + q / rest)), to first order.
+
+    The largest of log weight and noise is the first of exponential clocks with the weights as rates. The draft's clocks
+    have no memory: given that x rang first, after m ~ Exp(1), y's rings m + Exp(q(y)) after the start. Read at the rate
+    rest(y) of the replacement it starts late by m q(y) / rest(y), and the mean of exp(-that) is 1 / (1 + q / rest).
+    """
+    rest = c.residual
+    late = torch.where(rest > 0, rest * rest / (rest + c.draft_probs).clamp(min=torch.finfo(rest.dtype).tiny), 0.0)
+    total = late.sum(-1, keepdim=True)
+    return emission(c.overlap, torch.where(total > 0, late / total.clamp(min=torch.finfo(total.dtype).tiny), rest))
+
+
 def shared_noise(c: Contexts, power: float) -> Rows:
     """The target's law times q^t, normalised: a rejected token's noise, used again, leans to or from the draft."""
     root = c.draft_probs.clamp(min=1e-12).pow(abs(power))
@@ -261,6 +274,7 @@ def _laws_of_drawn_tokens(on: list[str], draft_logits: bool) -> list[BugLaw]:
     """Laws that a point mass cannot tell from the right one."""
     laws = [BugLaw(rule.__name__, "", "drafted", rule) for rule in (argmax_draft, siblings_with_replacement)]
     laws += [BugLaw("shared_noise", f"{t:+g}", "drafted", partial(shared_noise, power=t), True) for t in TILTS]
+    laws.append(BugLaw("shared_noise", "gumbel", "drafted", shared_gumbel_noise))
     for name in on if draft_logits else ():
         off = {name: OFF[name]}
         laws.append(BugLaw(f"{name}_missing_from_ratio", "", "drafted", partial(missing_from_ratio, **off)))

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from specaudit.cli import audit, bench, demo, gate, generate, measure, predict, profile, report, train
+from specaudit.cli import audit, bench, demo, gate, generate, measure, predict, profile, report, selftest, train
 from specaudit.cli.options import UsageError
 from specaudit.core.errors import SpecauditError
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, audit, profile, measure, predict, bench, report, gate, train):
+for command in (demo, generate, audit, profile, measure, predict, bench, report, gate, train, selftest):
     app.command(command.__name__.rpartition(".")[2])(command.run)
 
 

@@ -42,8 +42,12 @@ class ModelTarget:
         if self.counts is not None:
             counts = self.counts.along(tokens[:, 1:], tree)
             logits = penalise(logits.float(), self.counts.prompt.unsqueeze(1), counts, self.params)
-        self.probs = logits if self.params.greedy else processed_probs(logits, self.params)
+        self.probs = self.processed(logits)
         return self.probs
+
+    def processed(self, logits: Float[Tensor, "batch nodes vocab"]) -> Float[Tensor, "batch nodes vocab"]:
+        """The processed distribution of penalised logits; under greedy decoding the logits themselves."""
+        return logits if self.params.greedy else processed_probs(logits, self.params)
 
     def commit(self, paths: Sequence[Sequence[int]], emitted: Sequence[Sequence[int]]) -> None:
         self.rows.commit_paths(paths)
