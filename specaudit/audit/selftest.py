@@ -105,7 +105,7 @@ def _audited(
     started = time.perf_counter()
     setup = case.planted(right)
     whole = Audit(setup.model, setup.believed, false_alarm_rate=false_alarm_rate, seed=seed, looks=True)
-    result = audit_until_decided(whole, _within(setup.outputs(prompts, batch_size, seed), budget), wanted=0.0)
+    result = audit_until_decided(whole, _within(setup.outputs(prompts, batch_size, seed), budget), wanted=None)
     flagged, cause = result["verdict"] == "violated", result["cause"]
     row = {"name": case.name, "text": case.text, "tokens": result["tokens"]}
     if isinstance(case, Fault):

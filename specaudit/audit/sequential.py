@@ -11,7 +11,7 @@ from specaudit.core.types import Transcript
 FIRST_LOOK_TOKENS = 500
 
 
-def audit_until_decided(whole: Audit, pieces: Iterable[Sequence[Transcript]], wanted: float) -> dict[str, Any]:
+def audit_until_decided(whole: Audit, pieces: Iterable[Sequence[Transcript]], wanted: float | None) -> dict[str, Any]:
     """Reads until a violation is found, or contamination of ``wanted`` is excluded, or the transcripts end.
 
     E-processes are looked at after every piece, and everything whenever the tokens have doubled. By Ville's inequality
@@ -24,8 +24,8 @@ def audit_until_decided(whole: Audit, pieces: Iterable[Sequence[Transcript]], wa
         Made with ``looks=True``.
     pieces : iterable of sequences of Transcript
         In an order that does not follow their contents.
-    wanted : float
-        The contamination to exclude, in (0, 1].
+    wanted : float, optional
+        The contamination to exclude, in (0, 1]; without one, nothing but a violation ends the reading early.
 
     Returns
     -------
@@ -43,6 +43,7 @@ def audit_until_decided(whole: Audit, pieces: Iterable[Sequence[Transcript]], wa
             found = whole.result()
             if found["verdict"] == "violated":
                 return {**found, "decided": "violated"}
-            if found["verdict"] == "no_violation_found" and found["contamination_bound"] <= wanted:
+            excluded = wanted is not None and found["contamination_bound"] <= wanted
+            if excluded and found["verdict"] == "no_violation_found":
                 return {**found, "decided": "excluded"}
     return {**whole.result(), "decided": None}
