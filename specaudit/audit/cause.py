@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specaudit.audit import independence, structure
 from specaudit.audit.bug_laws import OFF
+from specaudit.audit.outcome import Test
+from specaudit.audit.tally import Tally
+from specaudit.stats import calibrated_log_e
 
+HARD = (*structure.EXPLANATIONS, "impossible_token", "greedy")  # no statistics: one is enough
 APART = math.log(10.0)  # e-values within this factor name their laws side by side
 OTHER = "the tokens' probabilities are not spread as the target's would be"
 EXPLANATIONS = {
@@ -69,6 +73,31 @@ SEEN = {  # a public report of each defect, in the open
     "past_limit": "https://github.com/sgl-project/sglang/issues/31599",
     "declared_lossy": "https://github.com/sgl-project/sglang/pull/7702",
 }
+
+
+def cause_of(flagged: Sequence[Test], tally: Tally) -> dict[str, Any]:
+    """The likely cause of a violation, as of `named`: hard violations first, then the largest e-value, then the rest.
+
+    Impossible tokens have a cause of their own where one explains them better than chance strays would. Random numbers
+    that are used twice compete with the bug laws by what their p-values are worth as e-values. The tests that say only
+    that something is wrong come after them, and what the transcripts say of themselves last.
+    """
+
+    def rank(test: Test) -> tuple[bool, bool, bool]:
+        return test.name != "declared_lossy", test.name in HARD, test.log10_e is not None
+
+    first = max(flagged, key=rank)
+    if first.name == "impossible_token":
+        return named_with_strays(tally.explained())
+    if first.name in HARD:
+        return named({first.name: 0.0})
+    laws = tally.log_e if first.log10_e is not None else {}
+    twice = {
+        test.name: calibrated_log_e(test.p_value)
+        for test in flagged
+        if test.name in independence.EXPLANATIONS and test.p_value is not None
+    }
+    return named({**laws, **twice} or {first.name: 0.0})
 
 
 def named(log_scores: Mapping[str, float]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from specaudit.audit import greedy, structure
-from specaudit.audit.cause import named, named_with_strays
+from specaudit.audit.cause import HARD, cause_of
 from specaudit.audit.evidence import LARGEST_RATIO, gather
 from specaudit.audit.independence import ACROSS, SHARED_SEEDS
 from specaudit.audit.noise import NEGLIGIBLE, Noise, measure_noise
@@ -30,7 +30,6 @@ from specaudit.stats import (
 )
 
 LOG_10 = math.log(10.0)
-HARD = (*structure.EXPLANATIONS, "impossible_token", "greedy")  # no statistics: one is enough
 FIXED_SAMPLE = (
     "pit_chi_square", "pit_cramer_von_mises", "pit_lag", "pit_depth", "pit_output", "cross_row", "within_row",
     "repeated_output",
@@ -204,7 +203,7 @@ class Audit:
             "log10_e": None,
             "detectable_contamination": detectable if math.isfinite(detectable) else None,
             "contamination_bound": self.contamination_bound(),
-            "cause": self._cause(flagged) if verdict == "violated" else None,
+            "cause": cause_of(flagged, self.tally) if verdict == "violated" else None,
             "preserves_target": not self.claims.counts["declared_lossy"],
             "repeated_seeds": 0 if self.params.greedy else self.repeated_seeds,
             "noise": {**dataclasses.asdict(self.noise), "robust": self.tally.noise > 0},
@@ -299,22 +298,6 @@ class Audit:
         if self.drafter is not None and self.speculated["claimed"] and not self.speculated["accepted"]:
             return "no drafted token was ever accepted, so speculative decoding was not exercised"
         return None
-
-    def _cause(self, flagged: Sequence[Test]) -> dict[str, Any]:
-        """The hard violations first, then the cause with the largest e-value, then the uniformity tests.
-
-        Impossible tokens have a cause of their own where one explains them better than chance strays would. What the
-        transcripts say of themselves comes last: what was found in them says more.
-        """
-        assert self.tally is not None
-
-        def rank(test: Test) -> tuple[bool, bool, float]:
-            return test.name != "declared_lossy", test.name in HARD, test.log10_e or 0.0
-
-        first = max(flagged, key=rank)
-        if first.name == "impossible_token":
-            return named_with_strays(self.tally.explained())
-        return named(self.tally.log_e) if first.log10_e is not None else named({first.name: 0.0})
 
 
 def _checked(target: CausalModel, transcripts: Sequence[Transcript]) -> SamplingParams:

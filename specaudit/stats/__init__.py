@@ -8,6 +8,7 @@ from specaudit.stats.bootstrap import percentile_interval as percentile_interval
 from specaudit.stats.bootstrap import ratio_bootstrap as ratio_bootstrap
 from specaudit.stats.budget import holm as holm
 from specaudit.stats.budget import split as split
+from specaudit.stats.calibrator import calibrated_log_e as calibrated_log_e
 from specaudit.stats.certificate import contamination_upper_bound as contamination_upper_bound
 from specaudit.stats.eprocess import ContaminationEProcess as ContaminationEProcess
 from specaudit.stats.eprocess import EProcess as EProcess
