@@ -61,21 +61,23 @@ def _row(flags: NDArray[np.bool_], grid: Sequence[int], tokens: Sequence[float])
     }  # fmt: skip
 
 
-def mmd_row(
-    engine: Sequence[Transcript], baseline: Sequence[Transcript], prompts: int, grid: Sequence[int],
+def mmd_rows(
+    name: str, engine: Sequence[Transcript], baseline: Sequence[Transcript], prompts: int, grid: Sequence[int],
     options: argparse.Namespace,
 ) -> dict[str, Any]:  # fmt: skip
     """Tokens are the engine's; the baseline's, as many again, are not counted."""
     test = TwoSample(engine, baseline, options.max_new_tokens)
     lengths = np.array([len(one.output_ids) for one in engine])
-    flags, tokens = [], np.zeros(len(grid))
+    flags: dict[str, list[list[bool]]] = {}
+    tokens = np.zeros(len(grid))
     for number in range(options.mmd_resamples):
         generator = np.random.default_rng([options.seed, number, 1])
         chosen = order(generator, prompts, len(engine) // prompts)
         others = order(generator, prompts, len(baseline) // prompts)
         tokens += np.cumsum(lengths[chosen])[np.array(grid) - 1] / options.mmd_resamples
-        flags.append(test.mmd(chosen, others, grid, options.permutations, generator))
-    return _row(np.array(flags), grid, tokens)
+        for kind, values in test.mmd(chosen, others, grid, options.permutations, generator).items():
+            flags.setdefault(name + kind, []).append(values)
+    return {kind: _row(np.array(values), grid, tokens) for kind, values in flags.items()}
 
 
 def first_token_rows(
@@ -90,14 +92,15 @@ def first_token_rows(
     laws = [FirstTokens(p[i] / p[i].sum(), (1 - share) * p[i] + share * q[i]) for i in range(len(prompts))]
     single = [_first_token(laws[place : place + 1], options, place) for place in range(len(laws))]
     reached = sorted(row["outputs_to_power"] or np.inf for row in single)
-    rows = {
-        "first-token chi-square, all prompts": _first_token(laws, options, len(laws)),
-        "first-token chi-square, one prompt": {
-            "outputs_to_power_by_prompt": [row["outputs_to_power"] for row in single],
-            "outputs_to_power": float(np.median(reached)), "best_prompt": reached[0],
-            "total_variation_by_prompt": [float(np.abs(p[i] - q[i]).sum() / 2) for i in range(len(prompts))],
-        },
-    }  # fmt: skip
+    rows = {"first-token chi-square, all prompts": _first_token(laws, options, len(laws))}
+    for name, outputs in (("median", float(np.median(reached))), ("best", reached[0])):
+        found = outputs if np.isfinite(outputs) else None
+        row = {"outputs_to_power": found, "more_than_tokens": None if found else LARGEST_FIRST_TOKENS}
+        rows[f"first-token chi-square, the {name} of the prompts"] = row
+    rows["first-token chi-square, the median of the prompts"] |= {
+        "outputs_to_power_by_prompt": [row["outputs_to_power"] for row in single],
+        "total_variation_by_prompt": [float(np.abs(p[i] - q[i]).sum() / 2) for i in range(len(prompts))],
+    }
     for row in rows.values():
         outputs = row["outputs_to_power"]
         row["tokens_to_power"] = outputs
@@ -131,15 +134,14 @@ def two_sample_rows(
     halves = [[one for i, one in enumerate(baseline) if (i % each < each // 2) is side] for side in (True, False)]
     samples = {
         "MMD-Hamming": (pool[options.contamination], baseline),
-        "MMD-Hamming, every token from the draft": (pool[1.0], baseline),
-        "lossless": halves,
+        "MMD-Hamming of the draft alone": (pool[1.0], baseline),
+        "MMD-Hamming of the lossless": halves,
     }
-    rows = {}
+    rows = []
     for name, (engine, other) in samples.items():
         within = [outputs for outputs in grid if outputs <= min(len(engine), len(other)) // 2]
-        rows[name] = mmd_row(engine, other, prompts, within, options)
-    lossless = rows.pop("lossless")
-    return rows, lossless
+        rows.append(mmd_rows(name, engine, other, prompts, within, options))
+    return rows[0] | rows[1], rows[2]
 
 
 def measured(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -164,7 +166,8 @@ def measured(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any
         rows.append(one_sample_rows(tests, len(prompts), grid, options, whole=not rows))
         _say(f"{len(outputs)} outputs scored and tested", started)
     methods, lossless = rows
-    found, lossless["MMD-Hamming"] = two_sample_rows(pool, len(prompts), grid, options)
+    found, alarms = two_sample_rows(pool, len(prompts), grid, options)
+    lossless |= alarms
     _say("MMD tested", started)
     mean_length = float(np.mean([len(one.output_ids) for one in pool[share]]))
     methods |= found | first_token_rows(target, drafter, prompts, mean_length, options)
@@ -194,7 +197,7 @@ def _print(figures: dict[str, Any]) -> None:
     print(f"{'test':52} {'tokens':>10} {'outputs':>10}   to power 0.9 at a false-alarm rate of 0.001")
     for name, row in figures["methods"].items():
         if row["tokens_to_power"] is None:
-            print(f"{name:52} {'>':>2}{row['more_than_tokens']:8.0f} {row['curve'][-1]['outputs']:>9}")
+            print(f"{name:52} {'> ' + format(row['more_than_tokens'], '.0f'):>10}")
         else:
             print(f"{name:52} {row['tokens_to_power']:10.0f} {row['outputs_to_power']:10.0f}")
 
@@ -211,7 +214,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--contamination", type=float, default=0.05)
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--outputs", type=int, default=50, help="Of each prompt, contaminated and as many lossless.")
-    parser.add_argument("--draft-outputs", type=int, default=16, help="Of each prompt, by the draft alone.")
+    parser.add_argument("--draft-outputs", type=int, default=50, help="Of each prompt, by the draft alone.")
     parser.add_argument("--max-new-tokens", type=int, default=50)
     parser.add_argument("--resamples", type=int, default=400)
     parser.add_argument("--audit-resamples", type=int, default=200)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rivals import binned_chi_square, hamming_kernel, mmd_p_value
+from rivals import binned_chi_square, hamming_kernel, mmd_p_value, permuted_labels
 from scored import Scored
 
 from specaudit.audit.evidence import Evidence
@@ -109,10 +109,13 @@ class TwoSample:
     def mmd(
         self, chosen: NDArray[np.int64], others: NDArray[np.int64], grid: Sequence[int], permutations: int,
         generator: np.random.Generator,
-    ) -> list[bool]:  # fmt: skip
-        flags = []
+    ) -> dict[str, list[bool]]:  # fmt: skip
+        """Permuting the pairs of prompt and output as a whole, as the paper does, and within each prompt."""
+        flags: dict[str, list[bool]] = {"": [], ", permuted within prompts": []}
         for outputs in grid:
             rows = np.concatenate([chosen[:outputs], self.engine + others[:outputs]])
             kernel, prompts = self.kernel[np.ix_(rows, rows)], self.prompts[rows]
-            flags.append(mmd_p_value(kernel, prompts, outputs, permutations, generator) <= FALSE_ALARM_RATE)
+            for found, within in zip(flags.values(), (False, True), strict=True):
+                labels = permuted_labels(prompts, outputs, permutations, within, generator)
+                found.append(mmd_p_value(kernel, prompts, labels) <= FALSE_ALARM_RATE)
         return flags

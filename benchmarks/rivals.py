@@ -79,10 +79,11 @@ def chi_square_flags(statistics: Floats, degrees: int, false_alarm_rate: float) 
 
 
 def hamming_kernel(outputs: Sequence[Sequence[int]], prompts: NDArray[np.int64], length: int) -> NDArray[np.float32]:
-    """The share of positions at which two outputs of one prompt agree, 0 for outputs of different prompts.
+    """At how many positions two outputs of one prompt agree, 0 for outputs of different prompts.
 
     Outputs are padded to ``length`` with a token of its own. Gao, Liang and Guestrin, "Model Equality Testing: Which
-    Model Is This API Serving?", arXiv:2410.20247, section 3.
+    Model Is This API Serving?", arXiv:2410.20247, section 3; they divide by the length, which changes no p-value, and
+    whole numbers have no rounding.
     """
     ids = np.full((len(outputs), length), -1, dtype=np.int32)
     for row, output in enumerate(outputs):
@@ -90,29 +91,37 @@ def hamming_kernel(outputs: Sequence[Sequence[int]], prompts: NDArray[np.int64],
     kernel = np.zeros((len(outputs), len(outputs)), dtype=np.float32)
     for prompt in np.unique(prompts):
         rows = np.flatnonzero(prompts == prompt)
-        kernel[np.ix_(rows, rows)] = (ids[rows, None, :] == ids[None, rows, :]).mean(-1)
+        kernel[np.ix_(rows, rows)] = (ids[rows, None, :] == ids[None, rows, :]).sum(-1)
     return kernel
 
 
-def mmd_p_value(
-    kernel: NDArray[np.float32], prompts: NDArray[np.int64], engine: int, permutations: int,
-    generator: np.random.Generator,
-) -> float:  # fmt: skip
-    """The permutation p-value ``(1 + b) / (1 + m)`` of the unbiased MMD^2 of the first ``engine`` rows and the rest.
+def permuted_labels(
+    prompts: NDArray[np.int64], engine: int, permutations: int, within: bool, generator: np.random.Generator
+) -> NDArray[np.float32]:
+    """The side of each row, one for the engine's: first as it is (the first ``engine`` rows), then permuted.
 
-    Means are over pairs of one prompt, an output with itself left out, and (prompt, output) pairs are permuted as a
-    whole, as in arXiv:2410.20247.
+    ``[rows, 1 + permutations]``; (prompt, output) pairs are permuted as a whole, or outputs within each prompt.
     """
-    labels = np.zeros((len(kernel), permutations + 1), dtype=np.float32)
-    labels[:engine, 0] = 1.0
-    for draw in range(1, permutations + 1):
-        labels[generator.permutation(len(kernel))[:engine], draw] = 1.0
+    labels = np.zeros((len(prompts), permutations + 1), dtype=np.float32)
+    labels[:engine] = 1.0
+    kinds = prompts if within else np.zeros_like(prompts)
+    for kind in np.unique(kinds):
+        rows = np.flatnonzero(kinds == kind)
+        labels[rows, 1:] = generator.permuted(labels[rows, 1:], axis=0)
+    return labels
+
+
+def mmd_p_value(kernel: NDArray[np.float32], prompts: NDArray[np.int64], labels: NDArray[np.float32]) -> float:
+    """The permutation p-value ``(1 + b) / (1 + m)`` of the unbiased MMD^2 between the two sides of ``labels``.
+
+    Means are over pairs of one prompt, an output with itself left out (arXiv:2410.20247, section 3).
+    """
     similar = kernel - np.diag(np.diag(kernel))
     toward = similar @ labels
     within = np.einsum("nd,nd->d", labels, toward, dtype=np.float64)
     across = np.einsum("nd,nd->d", labels, similar.sum(1)[:, None] - toward, dtype=np.float64)
     rest = float(similar.sum(dtype=np.float64)) - within - 2.0 * across
-    groups = (prompts[:, None] == np.unique(prompts)).astype(np.float32)
+    groups = (prompts[:, None] == np.unique(prompts)).astype(np.float64)
     mine = groups.T @ labels
     theirs = groups.sum(0)[:, None] - mine
     pairs = [(mine * (mine - 1)).sum(0), (mine * theirs).sum(0), (theirs * (theirs - 1)).sum(0)]
@@ -122,5 +131,6 @@ def mmd_p_value(
     with np.errstate(divide="ignore", invalid="ignore"):
         statistics = within / pairs[0] - 2.0 * across / pairs[1] + rest / pairs[2]
     statistics = np.where(np.isfinite(statistics), statistics, np.inf)
-    # Sums of float32 shares differ by rounding where they are equal.
-    return float(((statistics[1:] >= statistics[0] - 1e-7).sum() + 1) / (permutations + 1))
+    # Of means that are equal one may be rounded down.
+    least = statistics[0] - 1e-9 * abs(statistics[0])
+    return float(((statistics[1:] >= least).sum() + 1) / labels.shape[1])
