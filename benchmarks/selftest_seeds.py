@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from specaudit.audit.faults import CONTROLS, FAULTS
-from specaudit.cli import main
+from specaudit.cli import app
 from specaudit.core.artifacts import provenance, with_schema, write_json
 
 KINDS = {"faults": FAULTS, "controls": CONTROLS}
@@ -65,9 +64,7 @@ if __name__ == "__main__":
     files = [given.folder / f"seed-{seed}.json" for seed in range(given.first, given.first + given.seeds)]
     for seed, file in enumerate(files, given.first):
         if not file.exists():
-            code = main(["selftest", "--seed", str(seed), "--out", str(file), *only, *others])
-            if not file.exists():
-                sys.exit(code)
+            app(["selftest", "--seed", str(seed), "--out", str(file), *only, *others], standalone_mode=False)
     figures = summary([json.loads(file.read_text(encoding="utf-8")) for file in files])
     figures |= {"first_seed": given.first, "options": others}
     out = given.folder.with_suffix(".json")
