@@ -495,6 +495,9 @@ EARLY = [
     *each(("profile", "bench"), "--dataset", None, "Missing option '--dataset'", "--help`"),
     *each(("profile", "measure", "report"), "--out", None, "Missing option '--out'", "--help`"),
     *each(COSTED, "--costs", None, "Missing option '--costs'", "--help`"),
+    pytest.param("bench", {"--preset": "article", "--draft": None},
+                 ("--preset = 'article': has drafts for its own target alone", "name drafts with --draft"),
+                 id="bench --preset without a draft"),
 ]  # fmt: skip
 
 
