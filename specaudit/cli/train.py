@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from specaudit.core.errors import InputError
 
 KINDS = ("medusa", "eagle", "draft")
 HELD_OUT = 0.05  # of the windows, for the acceptance that is shown while it trains
+FEW = 32  # prompts that show an untrained draft's acceptance
 
 
 def run(
@@ -32,7 +34,7 @@ def run(
     depth: Annotated[int, typer.Option(help="EAGLE: steps that the head runs on its own predictions.")] = 4,
     draft_layers: Annotated[int, typer.Option(help="Draft: layers, each of the target's kind.")] = 1,
     draft_hidden: Annotated[int | None, typer.Option(help="Draft: hidden size. [default: the target's]")] = None,
-    steps: Annotated[int, typer.Option(help="Training steps; 0: an untrained draft.")] = 600,
+    steps: Annotated[int, typer.Option(help="Training steps; 0: an untrained draft, shown on a few prompts.")] = 600,
     step_tokens: Annotated[int, typer.Option(help="Tokens a step.")] = 2048,
     length: Annotated[int, typer.Option(help="Tokens a window.")] = 256,
     peak: Annotated[float, typer.Option(help="Largest learning rate.")] = 2e-3,
@@ -75,12 +77,15 @@ def run(
     chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
     state = out.with_name(f"{out.name}.training")
 
+    # Without a step the text serves the check alone, and is not kept for a run that would go on with so little.
+    asked = chosen if steps else dataclasses.replace(chosen, ids=chosen.ids[:FEW], categories=chosen.categories[:FEW])
+
     def generate() -> list[tuple[int, ...]]:
         limits = limits_of(pair.target, max_new_tokens)
-        outputs = decode_prompts(pair, chosen, params, limits, batch_size=batch_size, progress=progress("generate"))
+        outputs = decode_prompts(pair, asked, params, limits, batch_size=batch_size, progress=progress("generate"))
         return [(*output.prompt_ids, *output.output_ids) for output in outputs]
 
-    texts = training.kept_windows(generate, length, state)
+    texts = training.kept_windows(generate, length, state) if steps else training.windows(generate(), length)
     held = max(1, int(len(texts) * HELD_OUT))
     if len(texts) <= held:
         raise InputError("--dataset", dataset, f"gives {len(texts)} windows of {length} tokens", "give more prompts")
