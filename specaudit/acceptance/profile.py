@@ -11,18 +11,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from specaudit.acceptance.intervals import MINIMUM_PROMPTS, interval
 from specaudit.acceptance.scoring import ScoredOutput, acceptance, score_outputs
+from specaudit.acceptance.views import views
 from specaudit.acceptance.walk import Walk, geometric, uniform_starts, walk
 from specaudit.core.artifacts import atomic_folder, read_json, to_json, with_schema
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.types import Transcript
-from specaudit.stats import percentile_interval, ratio_bootstrap
 
 K_MAX = 16
-RESAMPLES = 2000
-CONFIDENCE = 0.95
-MINIMUM_PROMPTS = 5  # a category with fewer has no interval
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +102,9 @@ def summarise(profile: AcceptanceProfile, generator: np.random.Generator) -> dic
 
     ``alpha`` is the chance that one token drafted at a uniformly chosen position is accepted (Leviathan et al. def.
     3.4), over positions where one is drafted; ``alpha_by_depth`` is that chance at each depth of a round of
-    ``k_max``, under the walk's own law of rounds.
+    ``k_max``, under the walk's own law of rounds; ``survival_by_depth`` is the share of those rounds in which all
+    drafted tokens up to that depth were accepted, and ``rounds_by_accepted`` has, for each k, the share of rounds with
+    0 to k accepted tokens.
     """
     k_max = profile.walk.rounds.shape[1]
     per_round, per_round_interval = _tokens_per_round(profile, np.arange(profile.count), generator)
@@ -113,6 +113,7 @@ def summarise(profile: AcceptanceProfile, generator: np.random.Generator) -> dic
     by_depth = _ratio(deepest[0].sum(0), deepest[1].sum(0))
     uniform = uniform_starts(profile.accept * _any_draft(profile), profile.lengths, k_max)
     drafts = profile.walk.rounds_by_width @ np.arange(k_max + 1)
+    longest = profile.walk.rounds[:, -1]
     return {
         "prompts": profile.count,
         "tokens": int(profile.lengths.sum()),
@@ -122,14 +123,27 @@ def summarise(profile: AcceptanceProfile, generator: np.random.Generator) -> dic
         "alpha_interval": alpha_interval,
         "alpha_by_depth": by_depth.tolist(),
         "alpha_by_depth_interval": [
-            _interval(deepest[0][:, depth], deepest[1][:, depth], generator) for depth in range(k_max)
+            interval(deepest[0][:, depth], deepest[1][:, depth], generator) for depth in range(k_max)
         ],
+        "survival_by_depth": _ratio(deepest[0].sum(0), longest.sum()).tolist(),
+        "survival_by_depth_interval": [interval(deepest[0][:, depth], longest, generator) for depth in range(k_max)],
         "tokens_per_round": _by_k(per_round),
         "tokens_per_round_interval": _by_k(per_round_interval),
+        "rounds_by_accepted": _by_k(_rounds_by_accepted(profile)),
         "drafted_per_round": _by_k(_ratio(drafts.sum(0), profile.walk.rounds.sum(0)).tolist()),
         "biased_estimates": {"uniform_starts": _by_k(uniform), "geometric": _by_k(geometric(alpha, k_max))},
         "by_category": _by_category(profile, generator),
+        "views": views(profile, generator),
     }
+
+
+def _rounds_by_accepted(profile: AcceptanceProfile) -> list[list[float]]:
+    """For each k the share of rounds in which 0, 1, ..., k tokens were accepted."""
+    rounds, accepted = profile.walk.rounds.sum(0), profile.walk.accepted.sum(0)
+    return [
+        (-np.diff([rounds[k - 1], *accepted[k - 1, :k], 0.0]) / rounds[k - 1]).tolist()
+        for k in range(1, len(rounds) + 1)
+    ]
 
 
 def _any_draft(profile: AcceptanceProfile) -> Floats:
@@ -143,7 +157,7 @@ def _tokens_per_round(
 ) -> tuple[list[float], list[list[float | None]]]:
     rounds = profile.walk.rounds[rows]
     tokens = profile.lengths[rows].astype(float)
-    intervals = [_interval(tokens, rounds[:, column], generator) for column in range(rounds.shape[1])]
+    intervals = [interval(tokens, rounds[:, column], generator) for column in range(rounds.shape[1])]
     return _ratio(tokens.sum(), rounds.sum(0)).tolist(), intervals
 
 
@@ -153,7 +167,7 @@ def _alpha(
     inside = np.arange(profile.drafted.shape[1]) < profile.lengths[:, None]
     drafted = (profile.drafted > 0) & inside
     totals = np.where(drafted, profile.accept[:, :, 0], 0.0).sum(1)[rows], drafted.sum(1).astype(float)[rows]
-    return float(_ratio(totals[0].sum(), totals[1].sum())), _interval(*totals, generator)
+    return float(_ratio(totals[0].sum(), totals[1].sum())), interval(*totals, generator)
 
 
 def _by_category(profile: AcceptanceProfile, generator: np.random.Generator) -> dict[str, Any]:
@@ -182,16 +196,6 @@ def _by_k(values: Any) -> dict[str, Any]:
 def _ratio(numerator: Any, denominator: Any) -> Any:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.divide(numerator, denominator)
-
-
-def _interval(numerators: Floats, denominators: Floats, generator: np.random.Generator) -> list[float | None]:
-    """By prompt; ``[None, None]`` where too few prompts have any of what is counted."""
-    try:
-        samples = ratio_bootstrap(numerators, denominators, RESAMPLES, generator)
-    except InputError:
-        return [None, None]
-    low, high = percentile_interval(samples, CONFIDENCE)
-    return [float(low), float(high)]
 
 
 def write(folder: Path, profile: AcceptanceProfile, figures: dict[str, Any], provenance: dict[str, Any]) -> None:

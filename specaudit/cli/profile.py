@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from specaudit.cli import options as o
 
@@ -30,6 +32,7 @@ def run(
     device: o.Device = "auto",
     tree: o.Tree = None,
     allow_pickle: o.AllowPickle = False,
+    figures: Annotated[bool, typer.Option("--figures", help="Also draw them as SVG, into OUT/figures.")] = False,
     as_json: o.Json = False,
 ) -> None:
     """Generate with the target, score with target and drafter, and walk the rounds of every k."""
@@ -55,12 +58,16 @@ def run(
     limits = limits_of(pair.target, max_new_tokens)
     outputs = decode_prompts(pair, chosen, params, limits, batch_size=batch_size, progress=progress("generate"))
     assert pair.drafter is not None
-    profile, figures = profile_outputs(
+    profile, found = profile_outputs(
         pair.target, pair.drafter, outputs, max_new_tokens, seed=seed, progress=progress("score")
     )
     where_from = setting.provenance(pair, chosen, params, max_new_tokens=max_new_tokens, batch_size=batch_size)
-    write(out, profile, figures, where_from)
-    show(with_schema("profile", figures, where_from), lambda: print_profile(figures), as_json)
+    write(out, profile, found, where_from)
+    if figures:
+        from specaudit.report.rendering import draw_profile
+
+        draw_profile(found, out / "figures")
+    show(with_schema("profile", found, where_from), lambda: print_profile(found), as_json)
 
 
 def print_profile(figures: dict[str, Any]) -> None:
@@ -88,3 +95,26 @@ def print_profile(figures: dict[str, Any]) -> None:
             ("category", "prompts", "tokens", "alpha", "95 % interval", "tokens a round, k = 4"),
             categories,
         )
+    print_views(figures["views"])
+
+
+def print_views(views: dict[str, Any]) -> None:
+    """Where the draft is accepted and where it is not."""
+    from specaudit.cli.console import figure, table
+
+    titles = {
+        "entropy_decile": ("by the target's entropy, in tenths of the tokens", "nats"),
+        "position": ("by the place in the answer", "tokens"),
+        "prompt_tokens": ("by the prompt's length", "tokens"),
+    }
+    for name, (title, unit) in titles.items():
+        rows = [
+            (figure([row["from"], row["to"]]), row["prompts"], row["tokens"], row["alpha"], row["alpha_interval"])
+            for row in views[name]
+        ]
+        table(title, (unit, "prompts", "tokens", "alpha", "95 % interval"), rows)
+    worst = [
+        (str(row["prompt"]), row["category"], row["tokens"], row["alpha"], row["tokens_per_round"])
+        for row in views["worst_prompts"]
+    ]
+    table("prompts that accept worst", ("prompt", "category", "tokens", "alpha", "tokens a round"), worst)

@@ -66,8 +66,39 @@ def acceptance_by_depth(profile: Artifact) -> Figure:
         return figure
 
 
-def tokens_by_k(profile: Artifact) -> Figure:
-    """Tokens per round by k: the walk, and beside it the estimates that are biased."""
+def survival_by_depth(profile: Artifact) -> Figure:
+    """The share of rounds in which every drafted token up to a depth was accepted."""
+    shares = profile["survival_by_depth"]
+    intervals = profile.get("survival_by_depth_interval") or [None] * len(shares)
+    points = _points((depth, share, intervals[depth - 1]) for depth, share in enumerate(shares, start=1))
+    description = "Rounds accepted up to a depth: " + "; ".join(f"depth {x:.0f}, {number(y)}" for x, y, _ in points)
+    with _axes("depth in the round (tokens)", "share of rounds accepted so far", description) as (figure, axes):
+        _line(axes, points, f"walk at k = {len(shares)}, with interval", BLUE)
+        axes.set_ylim(0, 1.02)
+        _finish(axes, range(1, len(shares) + 1))
+        return figure
+
+
+def acceptance_by_entropy(profile: Artifact) -> Figure:
+    """Acceptance against the entropy of the target's distribution, a point for each tenth of the tokens."""
+    rows = profile["views"]["entropy_decile"]
+    points = _points(((row["from"] + row["to"]) / 2, row["alpha"], row["alpha_interval"]) for row in rows)
+    description = "Acceptance by the target's entropy: " + "; ".join(
+        f"{number(x)} nats, {number(y)}" for x, y, _ in points
+    )
+    with _axes("entropy of the target (nats, middle of each tenth)", "acceptance probability α", description) as (
+        figure,
+        axes,
+    ):
+        _line(axes, points, "α, with interval", BLUE)
+        _dashed_level(axes, profile.get("alpha"), "α over all tokens")
+        axes.set_ylim(0, 1.02)
+        axes.legend(frameon=False, fontsize=9.5)
+        return figure
+
+
+def tokens_by_k(profile: Artifact, bench: Artifact | None = None, batch: int = 1) -> Figure:
+    """Tokens per round by k: the walk, the estimates that are biased, and the decoder's own where measured."""
     walked, intervals = profile["tokens_per_round"] or {}, profile.get("tokens_per_round_interval") or {}
     points = _points((int(k), value, intervals.get(k)) for k, value in sorted(walked.items(), key=_by_k))
     biased = profile.get("biased_estimates") or {}
@@ -78,6 +109,10 @@ def tokens_by_k(profile: Artifact) -> Figure:
         for (key, values), colour in zip(biased.items(), (ORANGE, PURPLE, GREEN), strict=False):
             estimate = _points((int(k), value, None) for k, value in sorted((values or {}).items(), key=_by_k))
             _dashed(axes, estimate, names.get(key, f"{_short(key)} (biased)"), colour)
+        measured = sorted(measured_by_k(bench, profile, batch).items())
+        _error_bars(
+            axes, _points((k, row.get("tokens_per_round"), None) for k, row in measured), "the decoder's", GREEN
+        )
         axes.set_ylim(bottom=min(1.0, axes.get_ylim()[0]))
         _finish(axes, [int(k) for k in walked])
         return figure

@@ -84,6 +84,24 @@ def draw_bench(bench: Artifact, path_svg: Path) -> None:
         svg.save(speedups_measured(bench), temporary)
 
 
+def draw_profile(profile: Artifact, folder: Path) -> list[str]:
+    """The figures of a profile as SVG files in a folder; those that it has no figures for are left out."""
+    from specaudit.report import figures, svg
+
+    drawn = {
+        "survival.svg": figures.survival_by_depth(profile),
+        "depth.svg": figures.acceptance_by_depth(profile),
+        "entropy.svg": figures.acceptance_by_entropy(profile),
+        "tokens.svg": figures.tokens_by_k(profile),
+    }
+    if profile["by_category"]:
+        drawn["categories.svg"] = figures.acceptance_by_category(profile)
+    with atomic_folder(folder) as temporary:
+        for name, figure in drawn.items():
+            svg.save(figure, temporary / name)
+    return sorted(drawn)
+
+
 def _save_figures(folder: Path, artifacts: Mapping[str, Artifact]) -> dict[str, str]:
     """Writes the figures and returns their inline SVG by file name."""
     # Plotting takes a second to load, and the rest of the package needs none of it.
@@ -93,7 +111,9 @@ def _save_figures(folder: Path, artifacts: Mapping[str, Artifact]) -> dict[str, 
     profile = artifacts["profile"]
     drawn = {
         "figure-speedup.svg": figures.speedup_by_k(artifacts["prediction"], profile, artifacts.get("bench")),
-        "figure-tokens.svg": figures.tokens_by_k(profile),
+        "figure-tokens.svg": figures.tokens_by_k(
+            profile, artifacts.get("bench"), artifacts["prediction"]["best"]["batch"]
+        ),
         "figure-depth.svg": figures.acceptance_by_depth(profile),
     }
     if profile["by_category"]:
