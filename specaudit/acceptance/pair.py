@@ -38,6 +38,11 @@ class PromptSet:
     fingerprint: str
     skipped: dict[str, int]
 
+    def piece(self, first: int, size: int) -> PromptSet:
+        """At most ``size`` of the prompts, from place ``first``."""
+        kept = slice(first, first + size)
+        return dataclasses.replace(self, ids=self.ids[kept], categories=self.categories[kept])
+
 
 def load_pair(
     target: str | HuggingFaceModel, draft: str | None, *, dtype: str = "auto", device: str = "auto",
@@ -99,24 +104,34 @@ def encode(
     return PromptSet(ids, categories, workload.name, workload.fingerprint, skipped)
 
 
-def decode_prompts(
+def decoded_batches(
     pair: Pair, prompts: PromptSet, params: SamplingParams, limits: Limits, *, k: int = 0, batch_size: int = 1,
-    verifier: str = LOSSLESS, progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items,
-    first: int = 0,
+    verifier: str = LOSSLESS, first: int = 0,
+) -> Iterator[dict[int, Transcript]]:  # fmt: skip
+    """Outputs of every prompt by its place in the set, a batch at a time; as of `decode_prompts`."""
+    batches = decode_batches(
+        ModelTarget(pair.target), pair.drafter if k else None, verifier_of(verifier, params), prompts.ids, params,
+        limits, k=k, batch_size=batch_size, text=pair.target.tokenizer.decode, first=first,
+    )  # fmt: skip
+    for indexes, decoded in batches:
+        yield {
+            index: dataclasses.replace(transcript, category=prompts.categories[index])
+            for index, transcript in zip(indexes, decoded.transcripts, strict=True)
+        }
+
+
+def decode_prompts(
+    pair: Pair, prompts: PromptSet, params: SamplingParams, limits: Limits, *, batch_size: int = 1,
+    progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _total: items, **options: Any,
 ) -> list[Transcript]:  # fmt: skip
     """Outputs of every prompt, in order, by the drafter if ``k`` is above zero and by the target alone otherwise.
 
     ``first`` is the place of the first prompt where a set is decoded in pieces.
     """
-    rule = verifier_of(verifier, params)
-    batches = decode_batches(
-        ModelTarget(pair.target), pair.drafter if k else None, rule, prompts.ids, params, limits, k=k,
-        batch_size=batch_size, text=pair.target.tokenizer.decode, first=first,
-    )  # fmt: skip
+    batches = decoded_batches(pair, prompts, params, limits, batch_size=batch_size, **options)
     by_prompt: dict[int, Transcript] = {}
-    for indexes, decoded in progress(batches, -(-len(prompts.ids) // batch_size)):
-        for index, transcript in zip(indexes, decoded.transcripts, strict=True):
-            by_prompt[index] = dataclasses.replace(transcript, category=prompts.categories[index])
+    for batch in progress(batches, -(-len(prompts.ids) // batch_size)):
+        by_prompt |= batch
     return [by_prompt[index] for index in range(len(prompts.ids))]
 
 
@@ -125,9 +140,7 @@ def decode_pieces(
 ) -> Iterator[list[Transcript]]:
     """As `decode_prompts`, ``size`` prompts at a time, each piece when it is asked for."""
     for first in range(0, len(prompts.ids), size):
-        kept = slice(first, first + size)
-        piece = dataclasses.replace(prompts, ids=prompts.ids[kept], categories=prompts.categories[kept])
-        yield decode_prompts(pair, piece, params, limits, first=first, **options)
+        yield decode_prompts(pair, prompts.piece(first, size), params, limits, first=first, **options)
 
 
 def limits_of(target: CausalModel, max_new_tokens: int, stop: Sequence[str] = ()) -> Limits:

@@ -18,7 +18,7 @@ from specaudit.acceptance.walk import Walk, geometric, uniform_starts, walk
 from specaudit.core.artifacts import atomic_folder, read_json, to_json, with_schema
 from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter
-from specaudit.core.types import Transcript
+from specaudit.core.types import SamplingParams, Transcript
 
 K_MAX = 16
 
@@ -51,14 +51,20 @@ class AcceptanceProfile:
         return len(self.prompts)
 
 
-def token_table(scored: Sequence[ScoredOutput], transcripts: Sequence[Transcript], budget: int) -> pd.DataFrame:
-    """A row a token: prompt, position, token, log-probabilities, entropy, overlap, drafted, budget and category."""
-    frames = []
+def token_table(
+    scored: Sequence[ScoredOutput], transcripts: Sequence[Transcript], budget: int | Sequence[int],
+    places: Sequence[int] | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """A row a token: prompt, position, token, log-probabilities, entropy, overlap, drafted, budget and category.
+
+    ``budget`` is the ``max_new_tokens`` of all or of each, and ``places`` the numbers of the transcripts' prompts.
+    """
+    frames, budgets = [], np.broadcast_to(budget, len(transcripts))
     for output in sorted(scored, key=lambda item: item.index):
         frames.append(
             pd.DataFrame(
                 {
-                    "prompt": output.index,
+                    "prompt": output.index if places is None else places[output.index],
                     "position": np.arange(len(output.tokens)),
                     "token": output.tokens,
                     "target_logprob": output.target_logprob,
@@ -66,7 +72,7 @@ def token_table(scored: Sequence[ScoredOutput], transcripts: Sequence[Transcript
                     "entropy": output.entropy,
                     "overlap": output.overlap,
                     "drafted": output.drafted,
-                    "budget": budget,
+                    "budget": budgets[output.index],
                     "context": len(transcripts[output.index].prompt_ids) + np.arange(len(output.tokens)),
                     "category": transcripts[output.index].category,
                 }
@@ -235,11 +241,18 @@ def profile_outputs(
     params = transcripts[0].sampling
     scored = list(progress(score_outputs(target, drafter, transcripts, params, k_max), len(transcripts)))
     profile = from_tokens(token_table(scored, transcripts, budget), k_max)
-    figures = {
+    return profile, profile_figures(target, drafter, profile, params, budget, seed)
+
+
+def profile_figures(
+    target: CausalModel, drafter: Drafter, profile: AcceptanceProfile, params: SamplingParams, budget: int | None,
+    seed: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The figures of ``profile.json``; ``budget`` is None where the outputs do not say under which they were made."""
+    return {
         "target": target.name,
         "draft": drafter.name,
         **summarise(profile, np.random.default_rng(seed)),
         "sampling": {**params.as_dict(), "seed": seed},
         "max_new_tokens": budget,
     }
-    return profile, figures

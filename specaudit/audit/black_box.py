@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from specaudit.audit import structure
-from specaudit.audit.outcome import MISSED_RATE, Test, one_setting
+from specaudit.audit.outcome import MISSED_RATE, Test
 from specaudit.core.errors import InputError
 from specaudit.core.types import SamplingParams, Transcript
+from specaudit.engines.checks import one_setting
 from specaudit.stats import (
     detectable_exchange,
     exchange_tests,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,12 @@ from specaudit.audit.cause import HARD, cause_of
 from specaudit.audit.evidence import LARGEST_RATIO, gather
 from specaudit.audit.independence import ACROSS, SHARED_SEEDS
 from specaudit.audit.noise import NEGLIGIBLE, Noise, measure_noise
-from specaudit.audit.outcome import MISSED_RATE, Test, one_setting
+from specaudit.audit.outcome import MISSED_RATE, Test
 from specaudit.audit.tally import Tally
-from specaudit.core.errors import InputError
 from specaudit.core.protocols import CausalModel, Drafter
 from specaudit.core.types import SamplingParams, Transcript
+from specaudit.engines.checks import check_transcripts, one_setting
+from specaudit.engines.transcripts import in_pieces
 from specaudit.stats import (
     REPEAT_NATS,
     detectable_contamination,
@@ -72,16 +72,9 @@ def audit(
     """
     one_setting(transcripts)
     whole = Audit(target, drafter, false_alarm_rate=false_alarm_rate, seed=seed)
-    for piece in progress(in_pieces(transcripts), -(-len(transcripts) // PIECE)):
+    for piece in progress(in_pieces(transcripts, PIECE), -(-len(transcripts) // PIECE)):
         whole.add(piece)
     return whole.result()
-
-
-def in_pieces(transcripts: Iterable[Transcript]) -> Iterator[list[Transcript]]:
-    """As many transcripts at a time as are held and scored together."""
-    source = iter(transcripts)
-    while piece := list(itertools.islice(source, PIECE)):
-        yield piece
 
 
 class Audit:
@@ -134,7 +127,7 @@ class Audit:
 
     def _begin(self, transcripts: Sequence[Transcript]) -> None:
         """Checks transcripts before they are scored, and reads what they say of themselves."""
-        params = _checked(self.target, transcripts)
+        params = check_transcripts(self.target, transcripts)
         if self.params is None:
             self.params = params
             self.noise = measure_noise(self.target, transcripts, params)
@@ -298,19 +291,3 @@ class Audit:
         if self.drafter is not None and self.speculated["claimed"] and not self.speculated["accepted"]:
             return "no drafted token was ever accepted, so speculative decoding was not exercised"
         return None
-
-
-def _checked(target: CausalModel, transcripts: Sequence[Transcript]) -> SamplingParams:
-    params = one_setting(transcripts, tokens_needed=False)
-    if not all(transcript.prompt_ids for transcript in transcripts):
-        raise InputError("transcripts", "an empty prompt", "has no token to condition on", "keep the first token")
-    largest = max(max((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
-    least = min(min((*transcript.prompt_ids, *transcript.output_ids)) for transcript in transcripts)
-    if least < 0:
-        raise InputError("transcripts", least, "is no token id", "leave out masked and padded places")
-    if largest >= target.vocabulary:
-        raise InputError(
-            "transcripts", largest, f"a token id is outside the target's vocabulary of {target.vocabulary}",
-            "audit against the model that made them",
-        )  # fmt: skip
-    return params

@@ -79,7 +79,7 @@ def run(
     assert target is not None
     workload, count = None, 0
     if transcripts is not None:
-        from specaudit.engines.transcripts import read
+        from specaudit.engines.transcripts import in_pieces, read
 
         count = sum(1 for _ in read(transcripts))  # before the models: a bad file should cost no loading
     elif dataset is not None:
@@ -88,14 +88,14 @@ def run(
             max_prompt_tokens=max_prompt_tokens,
         )  # fmt: skip
     pair = setting.load(target, draft, dtype, device, allow_pickle, tree)
-    from specaudit.audit.lossless import PIECE, Audit, in_pieces
+    from specaudit.audit.lossless import PIECE, Audit
     from specaudit.audit.sequential import audit_until_decided
 
     whole = Audit(pair.target, pair.drafter, false_alarm_rate=false_alarm_rate, seed=seed, looks=until_decided)
     facts: dict[str, Any] = {"transcripts_file": str(transcripts) if transcripts else None}
     size, chosen = PIECE, None
     if transcripts is not None:
-        pieces = _resumed(whole, pair, transcripts, checkpoint) if checkpoint else in_pieces(read(transcripts))
+        pieces = _resumed(whole, pair, transcripts, checkpoint) if checkpoint else in_pieces(read(transcripts), PIECE)
     else:
         from specaudit.acceptance.pair import decode_pieces, limits_of
 
@@ -123,16 +123,16 @@ def run(
 def _resumed(whole: Audit, pair: Pair, transcripts: Path, file: Path) -> Iterable[Sequence[Transcript]]:
     """The pieces that are still to be scored, after those that the file's audit had scored."""
     from specaudit.audit import checkpoint
-    from specaudit.audit.lossless import in_pieces
+    from specaudit.audit.lossless import PIECE
     from specaudit.core.artifacts import content_hash
-    from specaudit.engines.transcripts import read
+    from specaudit.engines.transcripts import in_pieces, read
 
     settings = {name: getattr(whole, name) for name in ("false_alarm_rate", "seed", "looks")}
     key = {**pair.facts, **settings, "transcripts_content": content_hash(transcripts)}
     if file.exists():
         checkpoint.load(file, whole, key)
     rest = itertools.islice(read(transcripts), whole.transcripts, None)
-    return checkpoint.kept(in_pieces(rest), file, whole, key)
+    return checkpoint.kept(in_pieces(rest, PIECE), file, whole, key)
 
 
 def _check_numbers(false_alarm_rate: float, exclude: float, k: int, max_new_tokens: int, batch_size: int) -> None:

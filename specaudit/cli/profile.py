@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specaudit.cli import options as o
+from specaudit.core.errors import InputError
+
+if TYPE_CHECKING:
+    from specaudit.acceptance.pair import PromptSet
+    from specaudit.core.types import SamplingParams
 
 
 def run(
     target: o.Target,
     draft: o.Draft,
-    dataset: o.Dataset,
     out: o.OutFolder,
+    dataset: o.MaybeDataset = None,
+    transcripts: Annotated[
+        Path | None, typer.Option(help="Profile these outputs of the target instead of decoding.")
+    ] = None,
     split: o.Split = None,
     prompt_column: o.PromptColumn = None,
     category_column: o.CategoryColumn = None,
@@ -35,9 +47,12 @@ def run(
     figures: Annotated[bool, typer.Option("--figures", help="Also draw them as SVG, into OUT/figures.")] = False,
     as_json: o.Json = False,
 ) -> None:
-    """Generate with the target, score with target and drafter, and walk the rounds of every k."""
+    """Generate with the target, score with target and drafter, and walk the rounds of every k.
+
+    What is done is kept beside OUT, in OUT.profiling: a run that was interrupted goes on where it was.
+    """
     from specaudit.cli import setting
-    from specaudit.cli.console import progress, show
+    from specaudit.cli.console import note, progress, show
     from specaudit.core.artifacts import check_writable, with_schema
 
     params = setting.sampling(
@@ -45,29 +60,87 @@ def run(
     )
     for argument, value in (("--max-new-tokens", max_new_tokens), ("--batch-size", batch_size)):
         o.check_least(argument, value, 1)
+    if (dataset is None) == (transcripts is None):
+        given = "neither" if dataset is None else "both"
+        raise InputError("--dataset, --transcripts", given, "a profile needs one of them", "give prompts or outputs")
     check_writable("--out", out, folder=True)
-    workload = setting.workload(
-        dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
-        max_prompt_tokens=max_prompt_tokens,
-    )  # fmt: skip
+    workload, logged = None, None
+    if dataset is not None:
+        workload = setting.workload(
+            dataset, split=split, prompt_column=prompt_column, category_column=category_column, limit=limit, seed=seed,
+            max_prompt_tokens=max_prompt_tokens,
+        )  # fmt: skip
+    else:
+        assert transcripts is not None
+        logged = _Logged.read(transcripts)  # before the models: a bad file should cost no loading
     pair = setting.load(target, draft, dtype, device, allow_pickle, tree)
-    from specaudit.acceptance.pair import decode_prompts, limits_of
-    from specaudit.acceptance.profile import profile_outputs, write
+    from specaudit.acceptance import pieces
+    from specaudit.acceptance.pair import limits_of
+    from specaudit.acceptance.profile import from_tokens, profile_figures, write
+    from specaudit.acceptance.shards import Shards
 
-    chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
-    limits = limits_of(pair.target, max_new_tokens)
-    outputs = decode_prompts(pair, chosen, params, limits, batch_size=batch_size, progress=progress("generate"))
+    chosen, budget = None, None
+    if workload is not None:
+        chosen = setting.prompts(pair, workload, chat=chat, max_prompt_tokens=max_prompt_tokens)
+        source = pieces.of_prompts(pair, chosen, params, limits_of(pair.target, max_new_tokens), batch_size)
+        key = {"prompts": _hash_of(chosen), "max_new_tokens": max_new_tokens, "batch_size": batch_size}
+        count, budget = len(chosen.ids), max_new_tokens
+    else:
+        assert logged is not None and transcripts is not None
+        source, count, budget = pieces.of_transcripts(transcripts), logged.count, logged.max_new_tokens
+        params, key = dataclasses.replace(logged.params, seed=seed), {"transcripts": logged.content}
+        if logged.empty:
+            note(f"left out {logged.empty} transcripts of {transcripts}: no output token")
+    shards = Shards(Path(f"{out}.profiling"), {**pair.facts, "tree": tree, "sampling": params.as_dict(), **key})
+    for name in shards.damaged:
+        note(f"{shards.folder / name} is gone or not what was written: its piece is scored again")
+    for _ in progress("profile")(pieces.score_pieces(pair, source, shards), 2 * count):
+        pass
     assert pair.drafter is not None
-    profile, found = profile_outputs(
-        pair.target, pair.drafter, outputs, max_new_tokens, seed=seed, progress=progress("score")
-    )
-    where_from = setting.provenance(pair, chosen, params, max_new_tokens=max_new_tokens, batch_size=batch_size)
+    profile = from_tokens(shards.tokens())
+    found = profile_figures(pair.target, pair.drafter, profile, params, budget, seed)
+    facts = {"batch_size": batch_size} if chosen else {"transcripts_file": str(transcripts)}
+    where_from = setting.provenance(pair, chosen, params, max_new_tokens=budget, **facts)
     write(out, profile, found, where_from)
+    shards.remove()
     if figures:
         from specaudit.report.rendering import draw_profile
 
         draw_profile(found, out / "figures")
     show(with_schema("profile", found, where_from), lambda: print_profile(found), as_json)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Logged:
+    """What a file of transcripts holds, as far as it is needed before any is scored."""
+
+    count: int
+    empty: int
+    params: SamplingParams
+    max_new_tokens: int | None
+    content: str
+
+    @classmethod
+    def read(cls, path: Path) -> _Logged:
+        from specaudit.core.artifacts import content_hash
+        from specaudit.engines.checks import one_setting
+        from specaudit.engines.transcripts import read
+
+        kinds, budgets, count, empty = {}, set(), 0, 0
+        for transcript in read(path):
+            kinds.setdefault(dataclasses.replace(transcript.sampling, seed=0), transcript)
+            budgets.add(transcript.engine.get("max_new_tokens"))
+            count += bool(transcript.output_ids)
+            empty += not transcript.output_ids
+        params = one_setting(list(kinds.values()), "--transcripts", tokens_needed=False)
+        if not count:
+            raise InputError("--transcripts", path, "holds no output token", "give outputs of at least one token")
+        budget = budgets.pop() if len(budgets) == 1 else None
+        return cls(count, empty, params, budget if isinstance(budget, int) else None, content_hash(path))
+
+
+def _hash_of(prompts: PromptSet) -> str:
+    return hashlib.sha256(json.dumps([prompts.ids, prompts.categories]).encode()).hexdigest()[:16]
 
 
 def print_profile(figures: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -64,6 +65,13 @@ def read(path: Path, argument: str = "--transcripts") -> Iterator[Transcript]:
         raise InputError(argument, path, f"cannot be read ({error.strerror})", "check the path") from None
     if not count:
         raise InputError(argument, path, "holds no transcript", "write some with `specaudit generate --out FILE`")
+
+
+def in_pieces(transcripts: Iterable[Transcript], size: int) -> Iterator[list[Transcript]]:
+    """As many transcripts at a time as are held and scored together."""
+    source = iter(transcripts)
+    while piece := list(itertools.islice(source, size)):
+        yield piece
 
 
 def _parsed(line: str, place: str, argument: str) -> Transcript:

@@ -492,7 +492,9 @@ EARLY = [
     *each(("audit",), "--target", None, "--target = None: an audit needs the target's weights", "with a --baseline"),
     *each(("audit",), "--baseline", "file.txt", "--transcripts = None: --baseline is compared", "give both files"),
     *each(("profile", "measure", "bench"), "--draft", None, "Missing option '--draft'", "--help`"),
-    *each(("profile", "bench"), "--dataset", None, "Missing option '--dataset'", "--help`"),
+    *each(("bench",), "--dataset", None, "Missing option '--dataset'", "--help`"),
+    *each(("profile",), "--dataset", None, "--dataset, --transcripts = neither: a profile needs one of them"),
+    *each(("profile",), "--transcripts", "file.txt", "--dataset, --transcripts = both: a profile needs one of them"),
     *each(("profile", "measure", "report"), "--out", None, "Missing option '--out'", "--help`"),
     *each(COSTED, "--costs", None, "Missing option '--costs'", "--help`"),
     pytest.param("bench", {"--preset": "article", "--draft": None},
@@ -653,7 +655,9 @@ def test_a_bench_refuses_a_profile_of_another_pair(here, road, small):
 def test_transcripts_of_another_model(here, road, small):
     (here / "transcripts.jsonl").write_text("\n".join(road.lines))
     argv = ("audit", "--transcripts", "transcripts.jsonl", "--target", small, "--out", "new.json")
-    refused(here, argv, "transcripts = ", "outside the target's vocabulary of 257", "audit against the model that made")
+    refused(
+        here, argv, "transcripts = ", "outside the target's vocabulary of 257", "score them with the model that made"
+    )
 
 
 # Help
