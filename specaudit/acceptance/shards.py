@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,10 +66,6 @@ class Shards:
         tables = [pq.read_table(self.folder / name) for name in sorted(self.contents)]
         # A column without a value in one piece has no type there.
         return pa.concat_tables(tables, promote_options="permissive").to_pandas(ignore_metadata=True)
-
-    def remove(self) -> None:
-        """Takes the folder away: what it held is now elsewhere."""
-        shutil.rmtree(self.folder)
 
     def _resume(self) -> None:
         manifest = read_json("--out", self.folder / MANIFEST, NAME)
