@@ -98,9 +98,14 @@ def from_tokens(tokens: pd.DataFrame, k_max: int = K_MAX) -> AcceptanceProfile:
         budgets[row] = group["budget"].iloc[0]
     return AcceptanceProfile(
         tokens=tokens, prompts=[int(str(prompt)) for prompt, _ in groups], lengths=lengths,
-        categories=[group["category"].iloc[0] for _, group in groups],
+        categories=[_category(group["category"].iloc[0]) for _, group in groups],
         walk=walk(accept, drafted, lengths, budgets, k_max), accept=accept, drafted=drafted,
     )  # fmt: skip
+
+
+def _category(value: Any) -> str | None:
+    # Read back from a file, a missing text is NaN beside others and None where there is no other.
+    return None if pd.isna(value) else str(value)
 
 
 def summarise(profile: AcceptanceProfile, generator: np.random.Generator) -> dict[str, Any]:

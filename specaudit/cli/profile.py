@@ -65,6 +65,7 @@ def run(
     from specaudit.core.artifacts import check_writable, with_schema
 
     if folders:
+        _check_alone(folders, target, draft, dataset, transcripts, out)
         return _side_by_side(folders, seed, as_json)
     for name, given in (("--target", target), ("--draft", draft), ("--out", out)):
         if given is None:
@@ -161,6 +162,12 @@ def _profiled(
     found = profile_figures(pair.target, pair.drafter, profile, source.params, source.max_new_tokens, seed)
     facts = {"max_new_tokens": source.max_new_tokens, **source.facts}
     return profile, found, setting.provenance(pair, source.prompts, source.params, **facts)
+
+
+def _check_alone(folders: list[Path], *others: str | Path | None) -> None:
+    if any(other is not None for other in others):
+        problem = "finished profiles are shown side by side, without a pair, data or --out"
+        raise InputError("PROFILE", folders[0], problem, "leave out the one or the other")
 
 
 def _side_by_side(folders: list[Path], seed: int, as_json: bool) -> None:

@@ -76,3 +76,5 @@ def test_folders_that_cannot_be_compared(folder, tmp_path):
             tmp_path, ("profile", folder / "model"), "one profile has nothing beside it", "name two or more folders"
         )
         refused(tmp_path, ("profile", folder / "model", "nowhere"), "PROFILE = nowhere: is not a folder")
+        stray = ("profile", *FEW, "--draft", "zoo:tiny", "--out", "new", "stray")
+        refused(tmp_path, stray, "PROFILE = stray: finished profiles are shown", "leave out the one or the other")

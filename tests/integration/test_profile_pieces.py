@@ -70,6 +70,16 @@ def test_outputs_of_another_engine(logged, here):
     assert set(tokens["budget"]) == {12 + 16}  # no round was cut short by a limit
 
 
+def test_prompts_without_a_category_beside_those_with_one(here):
+    write_lines(here / "mixed.jsonl", [{"prompt": "one", "category": "told"}, {"prompt": "two"}, {"prompt": "three"}])
+    mixed = ("profile", *PAIR, "--dataset", "mixed.jsonl", "--max-new-tokens", 12, "--out", "out", "--json")
+    result = specaudit(*mixed).json
+    assert (result["prompts"], list(result["by_category"])) == (3, ["told"])
+    assert [row["category"] for row in sorted(result["views"]["worst_prompts"], key=lambda row: row["prompt"])] == [
+        "told", None, None,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
