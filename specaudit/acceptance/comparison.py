@@ -61,14 +61,13 @@ def _differs(
 
 
 def _over(first: AcceptanceProfile, other: AcceptanceProfile, generator: np.random.Generator) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    tokens = np.stack([first.lengths, other.lengths], axis=1).astype(float)
-    for column in range(min(first.walk.rounds.shape[1], other.walk.rounds.shape[1])):
-        rounds = np.stack([first.walk.rounds[:, column], other.walk.rounds[:, column]], axis=1)
-        total = tokens.sum(0) / rounds.sum(0)
-        samples = ratio_bootstrap(tokens, rounds, RESAMPLES, generator) if len(tokens) > 1 else None
-        interval: list[float | None] = [None, None]
-        if samples is not None:
-            interval = percentile_interval(samples[:, 1] / samples[:, 0], CONFIDENCE).tolist()
-        out[str(column + 1)] = {"ratio": float(total[1] / total[0]), "interval": interval}
-    return out
+    k_max = min(first.walk.rounds.shape[1], other.walk.rounds.shape[1])
+    rounds = np.concatenate([each.walk.rounds[:, :k_max] for each in (first, other)], axis=1)
+    tokens = np.repeat(np.stack([first.lengths, other.lengths], axis=1).astype(float), k_max, axis=1)
+    one, two = np.split(tokens.sum(0) / rounds.sum(0), 2)
+    ends = np.full((2, k_max), np.nan)
+    if len(tokens) > 1:
+        samples = np.split(ratio_bootstrap(tokens, rounds, RESAMPLES, generator), 2, axis=1)
+        ends = percentile_interval(samples[1] / samples[0], CONFIDENCE)
+    found = zip((two / one).tolist(), ends.T.tolist(), strict=True)
+    return {str(k): {"ratio": ratio, "interval": interval} for k, (ratio, interval) in enumerate(found, start=1)}

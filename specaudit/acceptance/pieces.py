@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from specaudit.acceptance.pair import Pair, PromptSet, decoded_batches
@@ -18,12 +18,8 @@ from specaudit.engines.transcripts import in_pieces, read
 PIECE = 128  # outputs that are scored together, and lost where a run is interrupted
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Outputs by their place in the data set, in batches that are made when they are asked for."""
-
-    batches: Callable[[], Iterable[Mapping[int, Transcript]]]
-    budget: Callable[[Transcript], int]
+# Outputs by their place in the data set, in batches that are made when they are asked for.
+Piece = Callable[[], Iterable[Mapping[int, Transcript]]]
 
 
 def of_prompts(
@@ -37,7 +33,7 @@ def of_prompts(
             yield {first + index: transcript for index, transcript in batch.items()}
 
     for start in range(0, len(prompts.ids), PIECE):
-        yield Piece(lambda start=start: decoded(start), lambda _transcript: limits.max_new_tokens)
+        yield functools.partial(decoded, start)
 
 
 def of_transcripts(path: Path) -> Iterator[Piece]:
@@ -46,7 +42,7 @@ def of_transcripts(path: Path) -> Iterator[Piece]:
     for piece in in_pieces(read(path), PIECE):
         outputs = {next(places): transcript for transcript in piece}
         some = {place: transcript for place, transcript in outputs.items() if transcript.output_ids}
-        yield Piece(lambda some=some: [some] if some else [], budget_of)
+        yield lambda some=some: [some] if some else []
 
 
 def budget_of(transcript: Transcript) -> int:
@@ -71,7 +67,7 @@ def score_pieces(pair: Pair, pieces: Iterable[Piece], shards: Shards) -> Iterato
         if number in shards:
             continue
         outputs: dict[int, Transcript] = {}
-        for batch in piece.batches():
+        for batch in piece():
             outputs |= batch
             yield from batch
         if not outputs:
@@ -83,5 +79,5 @@ def score_pieces(pair: Pair, pieces: Iterable[Piece], shards: Shards) -> Iterato
         for output in score_outputs(pair.target, pair.drafter, transcripts, params, K_MAX):
             scored.append(output)
             yield places[output.index]
-        budgets = [piece.budget(transcript) for transcript in transcripts]
+        budgets = [budget_of(transcript) for transcript in transcripts]
         shards.add(number, token_table(scored, transcripts, budgets, places))
